@@ -1,0 +1,1 @@
+"""The top floor: running the course, its labs and checks, and its report."""

@@ -1,0 +1,1 @@
+"""The exercises of each track. A module a track, named after it, with a tuple `EXERCISES`."""
