@@ -35,5 +35,6 @@ def show_fig(fig: "Figure", alt: str, *, dpi: int = 110) -> None:
     fig.savefig(picture, format="png", dpi=dpi, bbox_inches="tight")
     pyplot.close(fig)
     data = base64.b64encode(picture.getvalue()).decode()
-    tag = f'<img style="max-width:100%" alt="{html.escape(alt, quote=True)}" src="data:image/png;base64,{data}">'
+    words = html.escape(alt, quote=True)
+    tag = f'<img style="max-width:100%" alt="{words}" src="data:image/png;base64,{data}">'
     display({"text/html": tag, "text/plain": f"[figure] {alt}"}, raw=True, metadata={"alt": alt})
