@@ -16,10 +16,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def command(options: list[str]) -> list[str]:
-    """The command line that starts JupyterLab with the project as its root folder."""
+def command(options: list[str], root: Path = ROOT) -> list[str]:
+    """The command line that starts JupyterLab with `root` as its folder and `FIRST_PAGE` open."""
     as_root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    start = [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}"]
+    start = [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}"]
     return [sys.executable, "-m", "jupyterlab", *start, *as_root, *options]
 
 
