@@ -2,10 +2,7 @@ import base64
 import html
 import re
 
-import matplotlib
 import pytest
-
-matplotlib.use("Agg")
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from matplotlib import pyplot
