@@ -24,13 +24,11 @@ class Member:
 
     def __init__(self, rank: int, server: RankServer, lifeline: socket.socket):
         self.rank, self._server = rank, server
-        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self._printed, self._ended = 0, False
         near, far = socket.socketpair()
         with far:
-            self.pid = server.fork(
-                [far.fileno(), lifeline.fileno(), self._out.fileno(), self._err.fileno()]
-            )
+            self.pid = server.fork([far.fileno(), lifeline.fileno(), self._out.fileno(), self._err.fileno()])
         self.connection = Connection(near.detach())
 
     def send(self, message: bytes) -> None:

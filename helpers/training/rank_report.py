@@ -162,9 +162,7 @@ def _line(frame: Frame) -> str:
 
 def _mend(story: Story) -> str:
     if story.ending is Ending.WAITING:
-        return (
-            "every rank must call the same collectives in the same order; for long work raise deadline_s"
-        )
+        return "every rank must call the same collectives in the same order; for long work raise deadline_s"
     if story.ending is Ending.DIED:
         return DEATH_MENDS.get(-story.value, "see what the ranks printed above")
     if story.ending is Ending.UNREADABLE:

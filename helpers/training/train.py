@@ -1,0 +1,153 @@
+"""The training script: one process, or the ranks that `torchrun` starts.
+
+torchrun --nproc_per_node=4 -m helpers.training.train --preset tiny
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from helpers.errors import CourseError
+from helpers.hardware.capabilities import usable_cores
+from helpers.hardware.roofs import gemm_roof
+from helpers.training.loop import StepMetrics, Trainer
+from helpers.training.plan import DTYPES, ShardingPlan
+from helpers.training.presets import PRESETS, load_preset
+
+ROOF_GEMM = {"cpu": 1024, "cuda": 8192}
+
+
+class TrainError(CourseError):
+    """Ranks that cannot be placed on this machine, or a metrics file that cannot be written."""
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="helpers.training.train", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="tiny", help=f"one of {', '.join(PRESETS)}")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps (default 100)")
+    parser.add_argument(
+        "--seconds", type=float, default=None, help="stop before a step that would start later"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="compute dtype")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--metrics", type=Path, default=None, help="write one JSON line a step to this file")
+    return parser.parse_args(argv)
+
+
+@contextmanager
+def world() -> Iterator[DeviceMesh | None]:
+    """The mesh over the ranks that `torchrun` started, or None for a process of its own.
+
+    NCCL with a GPU a rank where the machine has enough of them, else gloo on the CPU.
+    """
+    if "RANK" not in os.environ:
+        yield None
+        return
+    local, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    device = "cuda" if torch.cuda.device_count() >= local_world else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(local)
+    else:
+        torch.set_num_threads(max(1, usable_cores() // local_world))
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield init_device_mesh(device, (dist.get_world_size(),))
+    finally:
+        dist.destroy_process_group()
+
+
+def measured_roof(mesh: DeviceMesh | None, dtype: str) -> float:
+    """FLOP/s of all ranks' devices together, measured by rank 0 and told to the others.
+
+    On the CPU the ranks share one processor, so rank 0 measures with all its cores while the
+    others wait; on GPUs the roof of one device counts once a rank.
+    """
+    device = mesh.device_type if mesh else "cpu"
+    rate = torch.zeros(1, dtype=torch.float64, device=device)
+    if mesh is None or mesh.get_rank() == 0:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(usable_cores())
+        rate[0] = gemm_roof(ROOF_GEMM[device], dtype, device).rate.value
+        torch.set_num_threads(threads)
+    if mesh is None:
+        return rate.item()
+    dist.broadcast(rate, 0)
+    return rate.item() * (mesh.size() if device == "cuda" else 1)
+
+
+def train(trainer: Trainer, steps: int, seconds: float | None = None) -> Iterator[StepMetrics]:
+    """Yield the metrics of each step until `steps` are done or rank 0's `seconds` are over."""
+    start = time.perf_counter()
+    while trainer.steps_done < steps and not _over(trainer.mesh, start, seconds):
+        yield trainer.step()
+
+
+def _over(mesh: DeviceMesh | None, start: float, seconds: float | None) -> bool:
+    """Rank 0's clock decides for all: a rank that stopped alone would leave the others waiting."""
+    if seconds is None:
+        return False
+    over = torch.tensor(
+        float(time.perf_counter() - start >= seconds), device=mesh.device_type if mesh else "cpu"
+    )
+    if mesh:
+        dist.broadcast(over, 0)
+    return bool(over)
+
+
+@contextmanager
+def _lines(path: Path | None, speaks: bool):
+    """A writer of JSON lines; the file appears under its name when the run ended well."""
+    if path is None or not speaks:
+        yield lambda metrics: None
+        return
+    draft = path.with_name(path.name + ".tmp")
+    try:
+        file = draft.open("w", encoding="utf-8")
+    except OSError as error:
+        raise TrainError(
+            f"cannot write metrics: {error}", where=str(path), mend="name a writable file"
+        ) from None
+    with file:
+        yield lambda metrics: print(json.dumps(metrics.to_json()), file=file, flush=True)
+    draft.replace(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train and print one line a step from rank 0; 2 on an error of use."""
+    args = parse(argv)
+    try:
+        preset = load_preset(args.preset)
+        with world() as mesh:
+            speaks = mesh is None or mesh.get_rank() == 0
+            trainer = Trainer(
+                preset,
+                mesh,
+                ShardingPlan(dtype=args.dtype),
+                seed=args.seed,
+                roof=measured_roof(mesh, args.dtype),
+            )
+            with _lines(args.metrics, speaks) as write:
+                for metrics in train(trainer, args.steps, args.seconds):
+                    write(metrics)
+                    if speaks:
+                        print(metrics, flush=True)
+    except CourseError as error:
+        print(f"train: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
