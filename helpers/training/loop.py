@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from helpers.measure import Quantity, measured
@@ -125,6 +126,13 @@ class Trainer:
             self.model.reshard()  # no backward follows that would free the root's full weights
         return self._mean(torch.stack(losses).mean())
 
+    def full_weights(self) -> dict[str, Tensor]:
+        """The whole model's parameters by name, on the CPU. A collective: every rank must call it."""
+        return {
+            name: (value.full_tensor() if isinstance(value, DTensor) else value).cpu().clone()
+            for name, value in self.model.state_dict().items()
+        }
+
     def _loss(self, batch: Batch) -> Tensor:
         with torch.autocast(self.device.type, DTYPES[self.plan.dtype], enabled=self._autocasts):
             logits = self.model(batch.inputs)  # (B, T, V)
@@ -138,7 +146,7 @@ class Trainer:
     def _clip(self) -> float:
         """Clip by the norm of the whole gradient; a sharded norm is partial until made full."""
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
-        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _set_learning_rate(self) -> None:
         share = min(1.0, (self.steps_done + 1) / self.preset.warmup_steps)

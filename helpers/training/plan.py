@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -47,14 +48,31 @@ def shard(model: nn.Module, mesh: DeviceMesh, plan: ShardingPlan) -> nn.Module:
 
     Each block becomes one group: one all-gather before it computes, one reduce-scatter of its
     gradients. What no block holds belongs to the root's group. Every rank must pass the same
-    weights: `fully_shard` keeps a slice of what it finds and sends nothing.
+    weights, because `fully_shard` keeps a slice of what it finds and sends nothing; `PlanError`
+    names the rank that differs.
     """
+    require_same_weights(model, mesh)
     if plan.wrap_blocks:
         for block in model.blocks:
             fully_shard(
                 block, mesh=mesh, reshard_after_forward=plan.reshard_after_forward, mp_policy=plan.precision
             )
     return fully_shard(model, mesh=mesh, mp_policy=plan.precision)
+
+
+def require_same_weights(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Raise `PlanError` on every rank when the ranks of `mesh` hold different weights."""
+    sums = [parameter.detach().double().abs().sum() for parameter in model.parameters()]
+    own = torch.stack(sums).to(mesh.device_type)
+    everyone = [torch.empty_like(own) for _ in range(mesh.size())]
+    dist.all_gather(everyone, own, group=mesh.get_group())
+    different = [rank for rank, other in enumerate(everyone) if not torch.equal(other, everyone[0])]
+    if different:
+        raise PlanError(
+            f"rank {different[0]} holds other weights than rank 0",
+            where="before fully_shard",
+            mend="build the model with the same seed on every rank",
+        )
 
 
 def require_owned(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -1,8 +1,10 @@
 """How a call on the ranks ended, told in one error that a learner can act on."""
 
+import inspect
 import linecache
 import re
 import signal
+import sys
 import sysconfig
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +16,9 @@ from helpers.training.rank_process import Failure, Frame
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 LOST_PEER = re.compile(r"connection (closed|reset)|remote process exited|broken pipe", re.IGNORECASE)
+NOISE = re.compile(r"^\[\S+:\d+\] |(?<=\.) This is typically caused.*$|^what\(\):\s*", re.DOTALL)
+ENFORCED = re.compile(r"\[enforce fail at \S+\] ")
+UNNAMED = "<dynamic-code>"
 SHOWN_FRAMES = 3
 DEATH_MENDS = {
     signal.SIGKILL: "the system may have run out of memory: use a smaller batch or fewer ranks",
@@ -60,8 +65,8 @@ def frames_of_stack(text: str) -> tuple[Frame, ...]:
 def ranks_error(stories: list[Story], deadline_s: float) -> RanksError:
     """One error for all ranks: the first cause in `what`, the other ranks' ends in `where`."""
     first = min(stories, key=_urgency)
-    alike = [story for story in stories if _same_cause(story, first)]
-    others = [story for story in stories if story not in alike]
+    alike = [story for story in stories if story is first or _same_cause(story, first)]
+    others = [s for s in stories if s not in alike or (s.ending is Ending.WAITING and s is not first)]
     who = _names([story.rank for story in alike])
     if len(alike) == len(stories) > 1:
         who = f"all {len(stories)} ranks"
@@ -98,7 +103,7 @@ def _cause(story: Story, deadline_s: float) -> str:
     if story.ending is Ending.RAISED:
         return _raised(value)
     if story.ending is Ending.DIED:
-        return _died(value) + (f"; last words: {story.words}" if story.words else "")
+        return _died(value) + (f"; last words: {_clean(story.words)}" if story.words else "")
     if story.ending is Ending.UNREADABLE:
         return f"returned a result that cannot be read here: {value}"
     return f"did not answer within {deadline_s:g} s"
@@ -107,10 +112,17 @@ def _cause(story: Story, deadline_s: float) -> str:
 def _raised(failure: Failure) -> str:
     if failure.kind == "SystemExit":
         return f"called sys.exit({failure.message})"
-    return f"raised {failure.kind}: {failure.message}"
+    return f"raised {failure.kind}: {_clean(failure.message)}"
 
 
-def _died(code: int) -> str:
+def _clean(message: str) -> str:
+    """A message of gloo's C++ without source positions and without its standard advice."""
+    return ENFORCED.sub("", NOISE.sub("", message)).strip()
+
+
+def _died(code: int | None) -> str:
+    if code is None:
+        return "closed its connection before it answered"
     if code >= 0:
         return f"ended with exit code {code} before it answered"
     return f"was killed by {signal.Signals(-code).name}"
@@ -154,17 +166,25 @@ def _is_library(frame: Frame) -> bool:
 
 
 def _line(frame: Frame) -> str:
-    path = Path(frame.file)
+    path = Path(_file(frame))
     name = f"{path.parent.name}/{path.name}" if path.is_file() else "cell"
-    source = linecache.getline(frame.file, frame.line).strip()
+    source = linecache.getline(str(path), frame.line).strip()
     return f"{name}, line {frame.line}, in {frame.function}" + (f": {source}" if source else "")
+
+
+def _file(frame: Frame) -> str:
+    """The file of a frame; cloudpickle drops it from functions that live in `__main__`."""
+    if frame.file != UNNAMED:
+        return frame.file
+    function = getattr(sys.modules["__main__"], frame.function, None)
+    return function.__code__.co_filename if inspect.isfunction(function) else frame.file
 
 
 def _mend(story: Story) -> str:
     if story.ending is Ending.WAITING:
         return "every rank must call the same collectives in the same order; for long work raise deadline_s"
     if story.ending is Ending.DIED:
-        return DEATH_MENDS.get(-story.value, "see what the ranks printed above")
+        return DEATH_MENDS.get(-(story.value or 0), "see what the ranks printed above")
     if story.ending is Ending.UNREADABLE:
         return "return numbers, or tensors made whole with .full_tensor() or local with .to_local()"
     if LOST_PEER.search(story.value.message):

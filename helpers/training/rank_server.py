@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 
 from helpers.errors import CourseError
 
@@ -52,7 +53,8 @@ class RankServer:
     @property
     def alive(self) -> bool:
         """Whether this process may ask: the server runs, and this is not a fork of its owner."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        connected = self._control.fileno() >= 0
+        return self._owner == os.getpid() and connected and self._process.poll() is None
 
     def fork(self, fds: list[int]) -> int:
         """Fork a rank on four file descriptors; returns its process id."""
@@ -63,13 +65,16 @@ class RankServer:
         answer = self._ask(f"wait {pid}")
         return None if answer == "alive" else int(answer)
 
-    def _ask(self, request: str, fds: list[int] = ()) -> str:
+    def _ask(self, request: str, fds: Sequence[int] = ()) -> str:
         try:
             with self._lock:
                 socket.send_fds(self._control, [request.encode()], fds)
                 answer = self._control.recv(256).decode()
         except OSError as error:
             raise self._gone(str(error)) from None
+        except BaseException:
+            self._control.close()  # the answer is still to come, and would be taken for the next one's
+            raise
         if not answer:
             raise self._gone("it closed its socket")
         return answer
