@@ -108,15 +108,30 @@ class Trainer:
         require_owned(self.optimizer, self.model)
         self._synchronize()
         start = time.perf_counter()
-        loss = self._loss(self.batches.at(self.steps_done).to(self.device))
-        loss.backward()
+        loss = self.backward()
         norm = self._clip()
         self._set_learning_rate()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        mean = self._mean(loss.detach())
+        mean = self._mean(loss)
         self._synchronize()
         return self._metrics(mean, norm, time.perf_counter() - start)
+
+    def backward(self) -> Tensor:
+        """Forward and backward of the next batch without an update; this rank's loss, a scalar."""
+        loss = self._loss(self.batches.at(self.steps_done).to(self.device))
+        loss.backward()
+        return loss.detach()
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds now, by kind: parameters, gradients, optimizer state."""
+        parameters = list(self.model.parameters())
+        states = [value for entry in self.optimizer.state.values() for value in entry.values()]
+        return {
+            "parameters": sum(map(_bytes, parameters)),
+            "gradients": sum(_bytes(p.grad) for p in parameters if p.grad is not None),
+            "optimizer state": sum(map(_bytes, states)),
+        }
 
     def evaluate(self, batches: int = 4) -> float:
         """Mean loss in nats per token over the first `batches` batches of the held-out files."""
@@ -170,6 +185,12 @@ class Trainer:
         peak, memory = peak_memory(self.device)
         mfu = rate / self.roof if self.roof else None
         return StepMetrics(self.steps_done, loss, norm, seconds, self.preset.tokens, rate, mfu, peak, memory)
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of the elements that live on this rank."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.numel() * local.element_size()
 
 
 def peak_memory(device: torch.device) -> tuple[int, str]:

@@ -33,9 +33,7 @@ class ShardingPlan:
 
     def __post_init__(self):
         if self.dtype not in DTYPES:
-            raise PlanError(
-                f"dtype is {self.dtype!r}", where="ShardingPlan", mend=f"use one of {', '.join(DTYPES)}"
-            )
+            raise PlanError(f"dtype is {self.dtype!r}", where="ShardingPlan", mend=f"use one of {', '.join(DTYPES)}")
 
     @property
     def precision(self) -> MixedPrecisionPolicy:
@@ -54,9 +52,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, plan: ShardingPlan) -> nn.Module:
     require_same_weights(model, mesh)
     if plan.wrap_blocks:
         for block in model.blocks:
-            fully_shard(
-                block, mesh=mesh, reshard_after_forward=plan.reshard_after_forward, mp_policy=plan.precision
-            )
+            fully_shard(block, mesh=mesh, reshard_after_forward=plan.reshard_after_forward, mp_policy=plan.precision)
     return fully_shard(model, mesh=mesh, mp_policy=plan.precision)
 
 

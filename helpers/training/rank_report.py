@@ -71,9 +71,7 @@ def ranks_error(stories: list[Story], deadline_s: float) -> RanksError:
     if len(alike) == len(stories) > 1:
         who = f"all {len(stories)} ranks"
     lines = [*_place(first), *(f"{_names([story.rank])} {_end(story)}" for story in others)]
-    return RanksError(
-        f"{who} {_cause(first, deadline_s)}", where="\n         ".join(lines), mend=_mend(first)
-    )
+    return RanksError(f"{who} {_cause(first, deadline_s)}", where="\n         ".join(lines), mend=_mend(first))
 
 
 def _urgency(story: Story) -> tuple[int, int]:

@@ -37,9 +37,7 @@ class RankServer:
         self._owner, self._lock = os.getpid(), threading.Lock()
         self._control, far_end = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        program = (
-            "import sys; sys.path[:] = sys.argv[2:]; from helpers.training.rank_server import main; main()"
-        )
+        program = "import sys; sys.path[:] = sys.argv[2:]; from helpers.training.rank_server import main; main()"
         with far_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, str(far_end.fileno()), *sys.path],

@@ -35,9 +35,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="helpers.training.train", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="tiny", help=f"one of {', '.join(PRESETS)}")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps (default 100)")
-    parser.add_argument(
-        "--seconds", type=float, default=None, help="stop before a step that would start later"
-    )
+    parser.add_argument("--seconds", type=float, default=None, help="stop before a step that would start later")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="compute dtype")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--metrics", type=Path, default=None, help="write one JSON line a step to this file")
@@ -98,9 +96,7 @@ def _over(mesh: DeviceMesh | None, start: float, seconds: float | None) -> bool:
     """Rank 0's clock decides for all: a rank that stopped alone would leave the others waiting."""
     if seconds is None:
         return False
-    over = torch.tensor(
-        float(time.perf_counter() - start >= seconds), device=mesh.device_type if mesh else "cpu"
-    )
+    over = torch.tensor(float(time.perf_counter() - start >= seconds), device=mesh.device_type if mesh else "cpu")
     if mesh:
         dist.broadcast(over, 0)
     return bool(over)
@@ -116,9 +112,7 @@ def _lines(path: Path | None, speaks: bool):
     try:
         file = draft.open("w", encoding="utf-8")
     except OSError as error:
-        raise TrainError(
-            f"cannot write metrics: {error}", where=str(path), mend="name a writable file"
-        ) from None
+        raise TrainError(f"cannot write metrics: {error}", where=str(path), mend="name a writable file") from None
     with file:
         yield lambda metrics: print(json.dumps(metrics.to_json()), file=file, flush=True)
     draft.replace(path)
