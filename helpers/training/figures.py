@@ -1,0 +1,52 @@
+"""Figures of the training track; a notebook shows them with `show_fig` and words of its own."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def loss_figure(losses: Sequence[float], vocab: int = 256) -> "Figure":
+    """Loss in nats per token over steps, its ends named, against a uniform guess of ln(vocab)."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.4), layout="constrained")
+    steps = range(1, len(losses) + 1)
+    axes.plot(steps, losses, color="#1f5fa8", label="training loss")
+    axes.axhline(math.log(vocab), color="#555555", linestyle="--", label=f"a uniform guess: ln {vocab}")
+    ends = ((1, losses[0], (10, -4), "left"), (len(losses), losses[-1], (0, 12), "right"))
+    for step, loss, offset, side in ends:
+        axes.plot(step, loss, "o", color="#1f5fa8")
+        axes.annotate(f"{loss:.2f}", (step, loss), offset, textcoords="offset points", ha=side)
+    axes.set(xlabel="step", ylabel="nats per byte", ylim=(0, math.log(vocab) + 0.6))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
+    return figure
+
+
+def rows_figure(counts: Sequence[Sequence[int]], titles: Sequence[str]) -> "Figure":
+    """Which rank keeps which row: one column of cells a split, hatched by rank.
+
+    counts: per split, the rows of each rank in rank order. titles: a heading for each split.
+    """
+    from matplotlib import pyplot
+
+    colours, hatches = ("#cfe2f3", "#f9cb9c", "#b6d7a8", "#d5a6bd"), ("", "//", "..", "xx")
+    figure, all_axes = pyplot.subplots(1, len(counts), figsize=(2.3 * len(counts), 3.0), layout="constrained")
+    for axes, split, title in zip(all_axes, counts, titles):
+        row = 0
+        for rank, rows in enumerate(split):
+            style = {"facecolor": colours[rank % 4], "hatch": hatches[rank % 4], "edgecolor": "#333333"}
+            for _ in range(rows):
+                axes.add_patch(pyplot.Rectangle((0, row), 1, 0.92, **style))
+                label = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                axes.text(0.5, row + 0.46, f"rank {rank}", ha="center", va="center", fontsize=8, bbox=label)
+                row += 1
+        axes.set(xlim=(-0.05, 1.05), ylim=(row, -0.1), xticks=[], yticks=[i + 0.46 for i in range(row)])
+        axes.set_yticklabels(range(row))
+        axes.set_title(title, fontsize=10)
+        axes.spines[:].set_visible(False)
+    all_axes[0].set_ylabel("row of the whole parameter")
+    return figure
