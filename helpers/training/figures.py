@@ -16,11 +16,11 @@ def loss_figure(losses: Sequence[float], vocab: int = 256) -> "Figure":
     steps = range(1, len(losses) + 1)
     axes.plot(steps, losses, color="#1f5fa8", label="training loss")
     axes.axhline(math.log(vocab), color="#555555", linestyle="--", label=f"a uniform guess: ln {vocab}")
-    ends = ((1, losses[0], (10, -4), "left"), (len(losses), losses[-1], (0, 12), "right"))
+    ends = ((1, losses[0], (8, 6), "left"), (len(losses), losses[-1], (0, 12), "right"))
     for step, loss, offset, side in ends:
         axes.plot(step, loss, "o", color="#1f5fa8")
         axes.annotate(f"{loss:.2f}", (step, loss), offset, textcoords="offset points", ha=side)
-    axes.set(xlabel="step", ylabel="nats per byte", ylim=(0, math.log(vocab) + 0.6))
+    axes.set(xlabel="step", ylabel="nats per byte", ylim=(0, math.log(vocab) + 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
     return figure
@@ -35,6 +35,7 @@ def rows_figure(counts: Sequence[Sequence[int]], titles: Sequence[str]) -> "Figu
 
     colours, hatches = ("#cfe2f3", "#f9cb9c", "#b6d7a8", "#d5a6bd"), ("", "//", "..", "xx")
     figure, all_axes = pyplot.subplots(1, len(counts), figsize=(2.3 * len(counts), 3.0), layout="constrained")
+    tallest = max(map(sum, counts))
     for axes, split, title in zip(all_axes, counts, titles):
         row = 0
         for rank, rows in enumerate(split):
@@ -44,7 +45,7 @@ def rows_figure(counts: Sequence[Sequence[int]], titles: Sequence[str]) -> "Figu
                 label = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 axes.text(0.5, row + 0.46, f"rank {rank}", ha="center", va="center", fontsize=8, bbox=label)
                 row += 1
-        axes.set(xlim=(-0.05, 1.05), ylim=(row, -0.1), xticks=[], yticks=[i + 0.46 for i in range(row)])
+        axes.set(xlim=(-0.05, 1.05), ylim=(tallest, -0.1), xticks=[], yticks=[i + 0.46 for i in range(row)])
         axes.set_yticklabels(range(row))
         axes.set_title(title, fontsize=10)
         axes.spines[:].set_visible(False)
