@@ -38,11 +38,7 @@ def imported_parts(tree: ast.AST, package: str):
                 yield from ((f"helpers.{alias.name}", node.lineno) for alias in node.names)
             else:
                 yield module, node.lineno
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and node.value.startswith("helpers.")
-        ):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("helpers."):
             yield node.value, node.lineno
 
 

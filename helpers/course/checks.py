@@ -118,9 +118,7 @@ def judge(exercise: Exercise, answer: object, seed: int) -> Verdict:
     try:
         finding = exercise.examine(answer, seed)
     except NotImplementedError:
-        return Verdict(
-            exercise, State.NOT_STARTED, (("Next", f'write your answer, or hint("{exercise.id}")'),)
-        )
+        return Verdict(exercise, State.NOT_STARTED, (("Next", f'write your answer, or hint("{exercise.id}")'),))
     except (Exception, SystemExit) as error:
         return Verdict(exercise, State.ERROR, (*_their_error(error), *_repeat(exercise, seed)))
     if finding is None:
@@ -170,8 +168,6 @@ def hint(identifier: str, number: int | None = None) -> None:
     if number is None:
         number = min(_revealed.get(identifier, 0) + 1, len(exercise.hints))
     if not 1 <= number <= len(exercise.hints):
-        raise CheckError(
-            f"{identifier} has no hint {number}", mend=f"it has hints 1 to {len(exercise.hints)}"
-        )
+        raise CheckError(f"{identifier} has no hint {number}", mend=f"it has hints 1 to {len(exercise.hints)}")
     _revealed[identifier] = number
     print(f"Hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")

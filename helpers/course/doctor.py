@@ -65,9 +65,7 @@ def _guarded(look: Callable[[], Iterator[Capability]]) -> Iterator[Capability]:
 
 
 def _python() -> Iterator[Capability]:
-    yield Capability(
-        "Python", Status.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    )
+    yield Capability("Python", Status.OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
 def _packages() -> Iterator[Capability]:
@@ -122,9 +120,7 @@ def _version(name: str) -> str | None:
 
 def _processor() -> Iterator[Capability]:
     cores, memory = usable_cores(), probe().memory_gib
-    yield Capability(
-        "cores", Status.OK, f"{cores} usable, so 4 ranks compute with {max(1, cores // 4)} thread each"
-    )
+    yield Capability("cores", Status.OK, f"{cores} usable, so 4 ranks compute with {max(1, cores // 4)} thread each")
     enough = memory >= 4
     mend = "" if enough else "close other programs: four ranks need about 3 GiB"
     yield Capability("memory", Status.OK if enough else Status.FAIL, f"{memory} GiB", mend)
@@ -155,9 +151,7 @@ def _ranks() -> Iterator[Capability]:
     if list(sums) == [3.0, 3.0]:
         yield Capability("gloo ranks", Status.OK, "two processes agreed on an all-reduce over loopback")
     else:
-        yield Capability(
-            "gloo ranks", Status.FAIL, f"all-reduce gave {sums}, not 3.0 on both", "report this line"
-        )
+        yield Capability("gloo ranks", Status.FAIL, f"all-reduce gave {sums}, not 3.0 on both", "report this line")
 
 
 def _sum_over_ranks() -> float:
@@ -212,9 +206,7 @@ def _vulkan() -> Iterator[Capability]:
 def _counters() -> Iterator[Capability]:
     """Whether Nsight Compute is there and the driver lets this user read counters."""
     if shutil.which("ncu") is None:
-        yield Capability(
-            "GPU counters", Status.SKIP, "no Nsight Compute (ncu): lessons show recorded kernels"
-        )
+        yield Capability("GPU counters", Status.SKIP, "no Nsight Compute (ncu): lessons show recorded kernels")
         return
     driver = Path("/proc/driver/nvidia/params")
     restricted = driver.is_file() and "RmProfilingAdminOnly: 1" in driver.read_text()
@@ -232,9 +224,7 @@ def _shader_tools() -> Iterator[Capability]:
 
 
 def _notebooks() -> Iterator[Capability]:
-    versions = ", ".join(
-        f"{name} {_version(name)}" for name in ("jupyterlab", "ipywidgets", "papermill", "nbval")
-    )
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("jupyterlab", "ipywidgets", "papermill", "nbval"))
     yield Capability("notebooks", Status.OK, versions)
 
 

@@ -11,9 +11,7 @@ FIRST_PAGE = "notebooks/00_start_here.ipynb"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `helpers lab`; what follows `--` goes to JupyterLab."""
-    parser.add_argument(
-        "jupyter", nargs="*", metavar="-- OPTION", help="options for JupyterLab, as --no-browser"
-    )
+    parser.add_argument("jupyter", nargs="*", metavar="-- OPTION", help="options for JupyterLab, as --no-browser")
 
 
 def command(options: list[str], root: Path = ROOT) -> list[str]:

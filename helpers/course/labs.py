@@ -58,15 +58,11 @@ def _without_answers(source: str, where: str) -> str:
         marker = line.strip()
         if marker == BEGIN:
             if block is not None:
-                raise LabError(
-                    "a solution block begins inside another", where=where, mend=f"close it with {END}"
-                )
+                raise LabError("a solution block begins inside another", where=where, mend=f"close it with {END}")
             block = []
         elif marker == END:
             if block is None:
-                raise LabError(
-                    "a solution block ends that never began", where=where, mend=f"open it with {BEGIN}"
-                )
+                raise LabError("a solution block ends that never began", where=where, mend=f"open it with {BEGIN}")
             kept += _placeholder(block, line[: len(line) - len(line.lstrip())], where)
             block = None
         elif block is None:

@@ -34,11 +34,7 @@ def tags(cell: NotebookNode) -> set[str]:
 
 def compared_cells(notebook: NotebookNode) -> list[NotebookNode]:
     """The cells that nbval really compares: tagged, with an output and a count."""
-    return [
-        cell
-        for cell in code_cells(notebook)
-        if CHECKED in tags(cell) and cell.outputs and cell.execution_count
-    ]
+    return [cell for cell in code_cells(notebook) if CHECKED in tags(cell) and cell.outputs and cell.execution_count]
 
 
 def kernel(notebook: NotebookNode, kind: str) -> Iterator[Broken]:

@@ -90,9 +90,7 @@ def load_target(name: str) -> Target:
     if name not in PREFERENCE or not path.is_file():
         near = difflib.get_close_matches(str(name), PREFERENCE, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise TargetError(
-            f"there is no target {name!r}", mend=f"{hint}the targets are {', '.join(PREFERENCE)}"
-        )
+        raise TargetError(f"there is no target {name!r}", mend=f"{hint}the targets are {', '.join(PREFERENCE)}")
     return read_target(path)
 
 

@@ -30,9 +30,7 @@ def test_show_prints_and_carries_the_quantity(shell):
 
 def test_a_table_names_each_quantity_by_row_and_column(shell):
     with capture_output() as captured:
-        show_table(
-            ["rank", "bytes", "note"], [[0, predicted(512, "B"), "a<b"], [1, predicted(0, "B"), "empty"]]
-        )
+        show_table(["rank", "bytes", "note"], [[0, predicted(512, "B"), "a<b"], [1, predicted(0, "B"), "empty"]])
     [output] = captured.outputs
     assert [entry["name"] for entry in output.metadata[METADATA_KEY]] == ["0 · bytes", "1 · bytes"]
     assert "a&lt;b" in output.data["text/html"] and 'scope="col"' in output.data["text/html"]

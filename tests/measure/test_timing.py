@@ -7,9 +7,7 @@ from helpers.measure import Samples, time_call
 
 def test_warm_up_calls_are_not_timed():
     calls = []
-    samples = time_call(
-        lambda: calls.append("call"), repeats=5, warmup=3, synchronize=lambda: calls.append("sync")
-    )
+    samples = time_call(lambda: calls.append("call"), repeats=5, warmup=3, synchronize=lambda: calls.append("sync"))
     assert len(samples.seconds) == 5
     assert calls == ["call"] * 3 + ["sync", "call", "sync"] * 5
 
