@@ -35,6 +35,7 @@ from helpers.measure.show import METADATA_KEY
 
 CHECK_KEY = "course_check"
 OUTPUT_CAP = 200_000
+ERROR_TAG = "papermill-error-cell-tag"  # papermill inserts such cells, which shifts the indices
 PACKAGES = ("torch", "papermill", "nbclient", "ipykernel", "numpy")
 TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 
@@ -113,6 +114,7 @@ def run_notebook(entry: Entry, target: Target, here: Capabilities, folder: Path,
         if not draft.is_file():
             return Result(**base, state=State(outcome["state"].replace("ended", "fail")), error=outcome["error"])
         notebook = nbformat.read(draft, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if ERROR_TAG not in cell.metadata.get("tags", ())]
     judged = judge(notebook, outcome, token, solution=entry.id.startswith("solutions/"))
     page = f"{target.name}/{entry.id}.html"
     _write_page(notebook, folder / page)
@@ -186,8 +188,8 @@ def _write_page(notebook: nbformat.NotebookNode, path: Path) -> None:
             if len(output.get("text", "")) > OUTPUT_CAP:
                 output.text = output.text[:OUTPUT_CAP] + "\n… cut here: the output was longer\n"
     write_atomically(path.with_suffix(".ipynb"), nbformat.writes(notebook))
-    exporter = HTMLExporter(template_name="classic", require_js_url="", mathjax_url="", jquery_url="")
-    exporter.exclude_input_prompt = False
+    urls = ("require_js_url", "mathjax_url", "jquery_url", "mermaid_js_url", "jupyter_widgets_base_url")
+    exporter = HTMLExporter(template_name="classic", **dict.fromkeys(urls, ""))
     write_atomically(path, exporter.from_notebook_node(notebook)[0])
 
 
