@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
@@ -137,8 +138,7 @@ class Trainer:
         """Mean loss in nats per token over the first `batches` batches of the held-out files."""
         with torch.no_grad():
             losses = [self._loss(self.held_out.at(index).to(self.device)) for index in range(batches)]
-        if self.mesh:
-            self.model.reshard()  # no backward follows that would free the root's full weights
+        self._reshard()
         return self._mean(torch.stack(losses).mean())
 
     def full_weights(self) -> dict[str, Tensor]:
@@ -152,6 +152,12 @@ class Trainer:
         with torch.autocast(self.device.type, DTYPES[self.plan.dtype], enabled=self._autocasts):
             logits = self.model(batch.inputs)  # (B, T, V)
         return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten())
+
+    def _reshard(self) -> None:
+        """Free full weights that wait for a backward: after evaluation none comes."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     @property
     def _autocasts(self) -> bool:
