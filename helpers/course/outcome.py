@@ -1,5 +1,6 @@
 """What became of one notebook: its state, and the evidence for it."""
 
+import os
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -44,7 +45,7 @@ class Outcome:
     its process. peak_bytes: the largest sum of resident memory over its processes (shared pages
     count once a process). mode and how: live, simulated or recorded, and why. quantities: what
     the page showed, each with name, value, unit, origin, source. checks: exercise id to state.
-    page: the executed page, relative to the run's folder. key: see `run.key_of`.
+    page: the executed page, relative to the run's folder. key: see `run.key_of`. carried_from: where the page lies.
     """
 
     notebook: str
@@ -70,12 +71,8 @@ class Outcome:
         return f"{SYMBOLS[self.state]} {self.state:<11} {self.notebook:<44} {self.seconds:6.1f} s{where}{reason}"
 
     def carried_over(self, folder: Path) -> "Outcome":
-        """The same outcome in a later run's report; its page stays where it is."""
-        import os
-
-        origin = self.carried_from
-        page = os.path.relpath(origin, folder) if origin else self.page
-        return replace(self, page=page)
+        """The same outcome in the report of a later run in `folder`; its page stays where it is."""
+        return replace(self, page=self.page and os.path.relpath(self.carried_from, folder))
 
     def to_json(self) -> dict:
         """A plain dict for summary.json."""

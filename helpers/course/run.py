@@ -1,308 +1,220 @@
-"""`helpers run`: every notebook for one target, each in its own process, and an honest report."""
+"""`helpers run`: every notebook of the course for a target, each in its own process, one report."""
 
 import argparse
-import contextlib
-import fnmatch
 import hashlib
-import importlib.metadata
 import json
-import os
 import platform
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 
-import nbformat
-import psutil
 from tqdm import tqdm
 
+from helpers.course import report
 from helpers.course.catalogue import ROOT, Entry, catalogue
-from helpers.course.files import write_atomically
-from helpers.course.lesson import SENTINEL_KEY, TOKEN_VARIABLE
-from helpers.course.report import GOOD, Result, State, matrix_text, read_summary, write_report
+from helpers.course.doctor import machine
+from helpers.course.outcome import Outcome, State, skipped
+from helpers.course.process import Job, Runner
 from helpers.errors import CourseError
-from helpers.hardware import Capabilities
-from helpers.hardware.capabilities import probe
-from helpers.hardware.targets import FOLDER, Target, detect_target, load_target
-from helpers.measure.show import METADATA_KEY
+from helpers.hardware import Capabilities, Target, detect_target, load_target
 
-CHECK_KEY = "course_check"
-OUTPUT_CAP = 200_000
-ERROR_TAG = "papermill-error-cell-tag"  # papermill inserts such cells, which shifts the indices
-PACKAGES = ("torch", "papermill", "nbclient", "ipykernel", "numpy")
-TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+SOURCES = ("*.py", "*.spv", "*.yaml", "*.json")
 
 
 class RunError(CourseError):
-    """A run that cannot start: an unknown parameter, a pattern that matches nothing, a bad run."""
+    """A run that cannot start: nothing to run, a parameter no notebook has, no run to resume."""
 
 
-def check_parameters(source: Path, parameters: dict) -> None:
-    """Refuse names that the notebook does not declare, and values of another type than declared.
+@dataclass(frozen=True)
+class Plan:
+    """What a run does: the notebooks for one target, their parameters, and where results go."""
 
-    papermill itself only warns, and then silently uses the default.
-    """
-    import papermill
+    entries: tuple[Entry, ...]
+    target: Target
+    machine: Capabilities
+    folder: Path
+    environment: str
+    parameters: dict
 
-    declared = papermill.inspect_notebook(str(source))
-    for name, value in parameters.items():
-        if name not in declared:
-            names = ", ".join(declared) or "none"
-            raise RunError(f"unknown parameter {name!r}", where=str(source), mend=f"it declares {names}")
-        kind = TYPES.get(declared[name]["inferred_type_name"])
-        if kind is not None and type(value) is not kind:
-            what = f"parameter {name} is {value!r}, a {type(value).__name__}"
-            raise RunError(what, where=str(source), mend=f"the notebook declares {kind.__name__}")
-
-
-def machine() -> Capabilities:
-    """What this machine has, its Vulkan devices counted when a loader is present."""
-    found = probe()
-    try:
-        from helpers.edge.vulkan import devices
-
-        return found.with_vulkan(tuple(device.kind for device in devices()))
-    except (ImportError, OSError, AttributeError, CourseError):
-        return found
+    def job(self, entry: Entry) -> Job:
+        """The work of one notebook."""
+        parameters = {"target": self.target.name} | self.parameters
+        return Job(
+            entry=entry,
+            target=self.target.name,
+            parameters=parameters,
+            output=self.folder / self.target.name / f"{entry.id}.ipynb",
+            timeout_s=self.target.timeout(entry.id),
+            key=key_of(entry, parameters, self.environment),
+            mode=entry.mode(self.machine),
+        )
 
 
-def processes_of(token: str) -> list[psutil.Process]:
-    """Every process whose environment carries `token`: kernels and ranks start their own sessions."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(TOKEN_VARIABLE) == token:
-                found.append(process)
-    return found
+def key_of(entry: Entry, parameters: dict, environment: str) -> str:
+    """What must be the same for a passed notebook not to run again: source, parameters, environment."""
+    source = hashlib.sha256(entry.path.read_bytes()).hexdigest()
+    text = json.dumps([source, parameters, environment], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def kill_marked(token: str) -> None:
-    """Kill every process that carries `token`, until none is left."""
-    for _ in range(5):
-        left = processes_of(token)
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(left, timeout=2)
-        if not left:
-            return
-
-
-def run_notebook(entry: Entry, target: Target, here: Capabilities, folder: Path, parameters: dict) -> Result:
-    """Run one notebook in its own process tree, bounded in time; write its page; judge it."""
-    mode, why = entry.mode(here)
-    base = {"notebook": entry.id, "target": target.name, "mode": mode, "why": why}
-    try:
-        check_parameters(entry.path, parameters)
-    except RunError as error:
-        return Result(**base, state=State.FAIL, error=str(error))
-    token, start = uuid.uuid4().hex, time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="course-run-") as scratch:
-        job = {"source": str(entry.path.resolve()), "parameters": parameters}
-        job |= {"draft": f"{scratch}/draft.ipynb", "result": f"{scratch}/result.json"}
-        outcome, peak = _supervise(job, Path(scratch), token, target.timeout(entry.id))
-        seconds = time.monotonic() - start
-        base |= {"seconds": seconds, "peak_bytes": peak}
-        draft = Path(job["draft"])
-        if not draft.is_file():
-            return Result(**base, state=State(outcome["state"].replace("ended", "fail")), error=outcome["error"])
-        notebook = nbformat.read(draft, as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if ERROR_TAG not in cell.metadata.get("tags", ())]
-    judged = judge(notebook, outcome, token, solution=entry.id.startswith("solutions/"))
-    page = f"{target.name}/{entry.id}.html"
-    _write_page(notebook, folder / page)
-    return Result(**base, page=page, **judged)
-
-
-def _supervise(job: dict, scratch: Path, token: str, limit_s: float) -> tuple[dict, int]:
-    """Start the worker, sample its memory, stop it at `limit_s`; return its outcome and peak bytes.
-
-    The peak is the sum of the resident sets of all processes: shared pages count once per process.
-    """
-    (scratch / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, "-m", "helpers.course.worker", str(scratch / "job.json")]
-    environment = os.environ | {TOKEN_VARIABLE: token}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-    peak, end = 0, time.monotonic() + limit_s
-    worker = subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
-    try:
-        while worker.poll() is None and time.monotonic() < end:
-            peak = max(peak, sum(_resident(process) for process in processes_of(token)))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(timeout=0.5)
-        late = worker.poll() is None
-    finally:
-        kill_marked(token)
-        worker.wait()
-    if late:
-        return {"state": "timeout", "cell": None, "error": f"not done after {limit_s:g} s"}, peak
-    if not Path(job["result"]).is_file():
-        return {"state": "fail", "cell": None, "error": f"the worker ended with {worker.returncode}"}, peak
-    return json.loads(Path(job["result"]).read_text(encoding="utf-8")), peak
-
-
-def _resident(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        return process.memory_info().rss
-    return 0
-
-
-def judge(notebook: nbformat.NotebookNode, outcome: dict, token: str, solution: bool) -> dict:
-    """State, cell, error, quantities and checks of an executed notebook.
-
-    Only what was raised and the sentinel with this run's token count; papermill's own metadata says
-    "completed" after a dead kernel.
-    """
-    metadata = [output.get("metadata", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
-    quantities = [quantity for each in metadata for quantity in each.get(METADATA_KEY, ())]
-    checks = [each[CHECK_KEY] for each in metadata if CHECK_KEY in each]
-    finished = any(each.get(SENTINEL_KEY) == token for each in metadata)
-    unsolved = [c["id"] for c in checks if solution and c["state"] not in ("PASS", "SKIPPED")]
-    found = {"cell": outcome["cell"], "error": outcome["error"], "quantities": quantities, "checks": checks}
-    if found["cell"] is not None:
-        found["cell_id"] = notebook.cells[found["cell"]].get("id", "")
-    if outcome["state"] != "ended":
-        return found | {"state": State(outcome["state"])}
-    if not finished:
-        return found | {"state": State.FAIL, "error": "it ended without finish(): no sentinel of this run"}
-    if unsolved:
-        return found | {"state": State.FAIL, "error": f"checks not passed: {', '.join(unsolved)}"}
-    if not quantities and not checks:
-        return found | {"state": State.VACUOUS, "error": "it recorded no quantity and no check"}
-    return found | {"state": State.PASS}
-
-
-def _write_page(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """The executed notebook and its page, outputs capped, readable without a network."""
-    from nbconvert import HTMLExporter
-
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            if len(output.get("text", "")) > OUTPUT_CAP:
-                output.text = output.text[:OUTPUT_CAP] + "\n… cut here: the output was longer\n"
-    write_atomically(path.with_suffix(".ipynb"), nbformat.writes(notebook))
-    urls = ("require_js_url", "mathjax_url", "jquery_url", "mermaid_js_url", "jupyter_widgets_base_url")
-    exporter = HTMLExporter(template_name="classic", **dict.fromkeys(urls, ""))
-    write_atomically(path, exporter.from_notebook_node(notebook)[0])
-
-
-def environment_hash(target: str) -> str:
-    """Hash of Python, the packages, the helpers' sources and the target's file."""
-    digest = hashlib.sha256(platform.python_version().encode())
-    digest.update(json.dumps(packages()).encode())
-    helpers = Path(__file__).parents[1]
-    for path in sorted(p for p in helpers.rglob("*") if p.suffix in (".py", ".yaml", ".spv", ".json")):
+def environment_hash() -> str:
+    """A hash of what a result depends on beside its notebook: Python, packages, helpers, targets."""
+    digest = hashlib.sha256(f"{sys.version}{platform.machine()}{report.packages()}".encode())
+    for path in sorted(path for pattern in SOURCES for path in (ROOT / "helpers").rglob(pattern)):
         digest.update(path.read_bytes())
-    digest.update((FOLDER / f"{target}.yaml").read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
-def packages() -> dict[str, str]:
-    """Versions of the packages that matter for a result."""
-    return {name: importlib.metadata.version(name) for name in PACKAGES}
+def choose(only: str | None, root: Path) -> tuple[Entry, ...]:
+    """The notebooks whose id matches the glob `only`; `RunError` names all ids when none does."""
+    entries = catalogue(root)
+    chosen = tuple(entry for entry in entries if only is None or fnmatch(entry.id, only))
+    if not chosen:
+        ids = ", ".join(entry.id for entry in entries)
+        raise RunError(f"no notebook matches {only!r}", mend=f"the ids are {ids}")
+    return chosen
 
 
-def provenance(root: Path, target: Target, here: Capabilities) -> dict:
-    """Where the results come from: commit, Python, packages, capabilities, date, kind of host."""
-    commit = _git(root, "rev-parse", "--short", "HEAD") or "nogit"
-    return {
-        "commit": commit,
-        "dirty": bool(_git(root, "status", "--porcelain")),
-        "python": platform.python_version(),
-        "host": f"{platform.system()} {platform.machine()}",
-        "packages": packages(),
-        "machine": asdict(here),
-        "target": target.name,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+def run_plan(plan: Plan, *, jobs: int = 1, earlier: dict[str, Outcome] | None = None) -> tuple[Outcome, ...]:
+    """Run every notebook of the plan and return the outcomes in the plan's order.
+
+    earlier: passed outcomes by key, carried over instead of run. A failure stops nothing. On an
+    interrupt every process tree is ended, the report of what is known is written with the others
+    noted as interrupted, and `KeyboardInterrupt` goes on.
+    """
+    work = [plan.job(entry) for entry in plan.entries]
+    known = _without_running(plan, work, earlier or {})
+    to_do = [job for job in work if job.entry.id not in known]
+    try:
+        for outcome in _run_all(to_do, jobs):
+            known[outcome.notebook] = outcome
+    except KeyboardInterrupt:
+        for job in to_do:
+            known.setdefault(job.entry.id, skipped(job, "interrupted"))
+        report.write(plan.folder, tuple(known[job.entry.id] for job in work), plan.machine)
+        raise
+    return tuple(known[job.entry.id] for job in work)
 
 
-def _git(root: Path, *words: str) -> str:
-    with contextlib.suppress(OSError):
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else ""
-    return ""
+def _without_running(plan: Plan, work: list[Job], earlier: dict[str, Outcome]) -> dict[str, Outcome]:
+    """The outcomes that need no run: all skipped on the wrong machine, or passed before."""
+    unmet = plan.target.unmet(plan.machine)
+    if unmet:
+        why = f"target {plan.target.name} needs {', '.join(unmet)}"
+        return {job.entry.id: skipped(job, why) for job in work}
+    return {job.entry.id: earlier[job.key].carried_over(plan.folder) for job in work if job.key in earlier}
+
+
+def _run_all(work: list[Job], jobs: int):
+    """Yield outcomes as they come, with a progress bar on a terminal."""
+    runner = Runner()
+    with tqdm(total=len(work), unit="notebook", disable=None) as bar, ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(runner.run, job) for job in work]
+        try:
+            for future in as_completed(futures):
+                outcome = future.result()
+                bar.update()
+                bar.write(outcome.line())
+                yield outcome
+        except BaseException:
+            runner.stop()
+            raise
+
+
+def passed_before(folder: Path) -> dict[str, Outcome]:
+    """The passed outcomes of an earlier run by key."""
+    return {o.key: o for o in report.read(folder).outcomes if o.state is State.PASS and o.key}
+
+
+def latest_run(out: Path) -> Path:
+    """The newest run under `out` that has a summary; `RunError` when there is none."""
+    runs = sorted(path.parent for path in out.glob("[0-9]*/summary.json"))
+    if not runs:
+        raise RunError("there is no run to resume", where=str(out), mend="run without --resume first")
+    return runs[-1]
+
+
+def new_folder(out: Path, root: Path) -> Path:
+    """A fresh folder `<UTC time>-<commit>` under `out`."""
+    commit, _ = report.commit(root)
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{commit[:7]}"
+    folder = out / name
+    while folder.exists():
+        folder = out / f"{name}-{uuid.uuid4().hex[:4]}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def require_parameters(plan: Plan) -> None:
+    """Raise `RunError` for a parameter that a notebook does not declare, or of another type.
+
+    papermill itself only warns, and the notebook would run with its default.
+    """
+    from papermill import inspect_notebook
+
+    for entry in plan.entries:
+        declared = inspect_notebook(str(entry.path))
+        for name, value in plan.job(entry).parameters.items():
+            if name not in declared:
+                there = ", ".join(declared) or "none: tag its parameters cell"
+                raise RunError(f"the notebook has no parameter {name!r}", where=entry.id, mend=f"it has {there}")
+            wanted = declared[name]["inferred_type_name"]
+            if wanted not in ("None", type(value).__name__):
+                raise RunError(
+                    f"parameter {name} is {value!r}, but must be {wanted}", where=entry.id, mend="mend the value"
+                )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `helpers run`."""
-    parser.add_argument("--target", help="a target's name; what this machine can do without it")
-    parser.add_argument("--only", metavar="GLOB", default="*", help="notebook ids, as 'training/*'")
-    parser.add_argument("--jobs", type=int, help="notebooks at a time; 1 on a GPU")
-    parser.add_argument("--resume", nargs="?", const="", metavar="RUN", help="skip what passed, unchanged")
-    parser.add_argument("--out", type=Path, default=Path("runs"))
-    parser.add_argument("--root", type=Path, default=ROOT, help="the folder that holds notebooks/")
+    add = parser.add_argument
+    add("--target", help="cpu, cuda-1, cuda-4, mps or vulkan; detected without it")
+    add("--only", metavar="GLOB", help="notebook ids, as 'training/*' or '00_start_here'")
+    add("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default 1)")
+    add("--resume", nargs="?", const="latest", metavar="RUN", help="do not repeat what passed in RUN (the latest)")
+    add("--out", type=Path, default=Path("runs"), help="where runs go (default runs/)")
+    add("--root", type=Path, default=ROOT, help="the folder that holds notebooks/ and solutions/")
+    add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="as papermill's")
+    add("--slurm", nargs="?", const="slurm", metavar="CLUSTER", help="submit each notebook as a Slurm job")
+    add("--slurm-option", action="append", default=[], metavar="NAME=VALUE", help="as slurm_partition=gpu")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run, print the matrix and the report's path; 0 when all passed or were skipped."""
+    """Run, write the report, print the matrix; 0 only when every notebook passed or was skipped."""
+    if args.jobs < 1:
+        raise RunError(f"{args.jobs} notebooks at a time", mend="use --jobs 1 or more")
     here = machine()
     target = load_target(args.target or detect_target(here))
-    entries = [entry for entry in catalogue(args.root) if fnmatch.fnmatch(entry.id, args.only)]
-    if not entries:
-        raise RunError(f"no notebook matches {args.only!r}", mend="ids look like training/01_fully_shard")
-    about = provenance(args.root, target, here)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    earlier = _earlier(args)
-    folder = args.out / f"{stamp}-{about['commit']}"
-    results, interrupted = _run_all(entries, target, here, folder, earlier, args.jobs or 1)
-    write_report(folder, results, [about])
-    print(matrix_text(results), folder / "index.html", sep="\n")
-    return 130 if interrupted else int(any(result.state not in GOOD for result in results))
+    parameters = {name: _literal(value) for name, value in args.parameter}
+    plan = Plan(choose(args.only, args.root), target, here, Path(), environment_hash(), parameters)
+    require_parameters(plan)
+    earlier = passed_before(_resumed(args)) if args.resume else None
+    plan = replace(plan, folder=new_folder(args.out, args.root))
+    print(f"target {target.name}: {len(plan.entries)} notebooks into {plan.folder}", flush=True)
+    outcomes = _on_slurm(plan, args) if args.slurm else run_plan(plan, jobs=args.jobs, earlier=earlier)
+    page = report.write(plan.folder, outcomes, here, args.root)
+    print(report.matrix_text(outcomes), f"\nreport: {page.resolve()}", sep="\n")
+    return int(any(outcome.state not in (State.PASS, State.SKIPPED) for outcome in outcomes))
 
 
-def _earlier(args: argparse.Namespace) -> dict[str, Result]:
-    """Results that may be carried over, by their key."""
-    if args.resume is None:
-        return {}
-    runs = [Path(args.resume)] if args.resume else sorted(args.out.glob("*/summary.json"))[-1:]
-    if not runs:
-        return {}
-    run = runs[0].parent if runs[0].name == "summary.json" else runs[0]
-    return {r.key: r.moved(run.resolve()) for r in read_summary(run)[0] if r.state == State.PASS}
+def _resumed(args: argparse.Namespace) -> Path:
+    return latest_run(args.out) if args.resume == "latest" else Path(args.resume)
 
 
-def _run_all(entries, target, here, folder, earlier, jobs) -> tuple[list[Result], bool]:
-    """All results so far, and whether the run was interrupted."""
-    results, environment, unmet = [], environment_hash(target.name), target.unmet(here)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _on_slurm(plan: Plan, args: argparse.Namespace) -> tuple[Outcome, ...]:
+    from helpers.course import slurm
 
-    def one(entry: Entry) -> Result:
-        parameters = {"target": target.name}
-        key = hashlib.sha256(
-            entry.path.read_bytes() + json.dumps([entry.id, parameters, environment]).encode()
-        ).hexdigest()
-        if unmet:
-            why = "needs " + ", ".join(unmet)
-            return Result(entry.id, target.name, State.SKIPPED, error=why, key=key)
-        if key in earlier:
-            return earlier[key].carried()
-        return run_notebook(entry, target, here, folder, parameters).keyed(key)
+    return slurm.run_plan(plan, cluster=args.slurm, options=args.slurm_option)
 
-    pool = ThreadPoolExecutor(jobs)
-    futures = [pool.submit(one, entry) for entry in entries]
+
+def _literal(text: str):
+    """`3`, `0.5` and `True` become numbers and booleans; all else stays text."""
     try:
-        for done in tqdm(as_completed(futures), total=len(futures), disable=not sys.stderr.isatty()):
-            results.append(done.result())
-            tqdm.write(str(results[-1]))
-    except KeyboardInterrupt:
-        pool.shutdown(wait=False, cancel_futures=True)
-        _kill_children()
-        return results, True
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return results, False
-
-
-def _kill_children() -> None:
-    """Kill the workers; their supervisors then kill everything that carries their token."""
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+        value = json.loads(text.lower() if text in ("True", "False") else text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float) else text
