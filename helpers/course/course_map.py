@@ -8,14 +8,14 @@ if TYPE_CHECKING:
 STATIONS = (
     ("Training", "four ranks learn\nPython's own sources", "What does each rank hold?"),
     ("Profiling", "a trace and a roofline\nexplain the step", "What limits each operator?"),
-    ("Edge", "shaders run it\non any Vulkan device", "Is the answer the same?"),
+    ("Edge", "shaders run its kernels\non any Vulkan device", "Is the answer the same?"),
 )
 HANDED_OVER = ("traces of\neach rank", "roofs\nto reach")
 HATCHES = ("///", "...", "xx")
 COLORS = ("#dfe8f3", "#fbeed5", "#e3f1e0")
 ALT = (
     "Map of the course: one small language model goes from Training, where four ranks learn Python's sources, over "
-    "Profiling, where a trace and a roofline explain the step, to Edge, where shaders run it on any Vulkan device. "
+    "Profiling, where a trace and a roofline explain the step, to Edge, where shaders run its kernels on any Vulkan device. "
     "Traces and measured roofs are handed from track to track."
 )
 
