@@ -15,8 +15,8 @@ HATCHES = ("///", "...", "xx")
 COLORS = ("#dfe8f3", "#fbeed5", "#e3f1e0")
 ALT = (
     "Map of the course: one small language model goes from Training, where four ranks learn Python's sources, over "
-    "Profiling, where a trace and a roofline explain the step, to Edge, where shaders run its kernels on any Vulkan device. "
-    "Traces and measured roofs are handed from track to track."
+    "Profiling, where a trace and a roofline explain the step, to Edge, where shaders run its kernels on any Vulkan "
+    "device. Traces and measured roofs are handed from track to track."
 )
 
 

@@ -22,6 +22,7 @@ class Symptom(StrEnum):
     NAN = "not a number"
     NONDETERMINISTIC = "not deterministic"
     INPUT_CHANGED = "the input was changed"
+    INTERFACE = "wrong interface"
     DOES_NOT_COMPILE = "does not compile"
     INVALID_USE = "rejected by the validation layer"
 

@@ -39,6 +39,18 @@ class TiledMatmul:
         return self.kernel.run(self.groups(m, n), [a, b, c], struct.pack("<3I", m, n, k))
 
 
+def multiply(device: "Device | None", a: np.ndarray, b: np.ndarray, tile: int = 16):
+    """(A·B, its `Dispatch`) on a device, or (A·B, None) from the NumPy model without one.
+
+    a: (m, k) fp32. b: (k, n) fp32. The result is a copy.
+    """
+    if device is None:
+        return model_matmul(a, b, tile), None
+    product = device.buffer((a.shape[0], b.shape[1]))
+    done = TiledMatmul(device, tile).run(device.upload(a), device.upload(b), product)
+    return product.array().copy(), done
+
+
 def require_fit(*arrays) -> None:
     """Raise `MatmulError` unless the three are fp32 with shapes (m, k), (k, n) and (m, n)."""
     shapes = [tuple(array.shape) for array in arrays]

@@ -1,0 +1,17 @@
+"""symptom: rejected by the validation layer
+
+The workgroup is larger than any device allows.
+"""
+
+
+def answer():
+    return """#version 450
+layout(local_size_x = 1024, local_size_y = 1024) in;
+layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1) buffer Y { float y[]; };
+layout(push_constant) uniform Arguments { uint n; float alpha; };
+void main() {
+    uint i = gl_GlobalInvocationID.x;
+    if (i < n) y[i] = alpha * x[i] + y[i];
+}
+"""

@@ -1,0 +1,17 @@
+"""symptom: wrong interface
+
+The push constants lack alpha.
+"""
+
+
+def answer():
+    return """#version 450
+layout(local_size_x = 64) in;
+layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1) buffer Y { float y[]; };
+layout(push_constant) uniform Arguments { uint n; };
+void main() {
+    uint i = gl_GlobalInvocationID.x;
+    if (i < n) y[i] = x[i] + y[i];
+}
+"""
