@@ -18,6 +18,7 @@ class Symptom(StrEnum):
     NOT_SHARDED = "not sharded"
     NOT_FREED = "not freed"
     TAIL = "the tail is wrong"
+    ABOVE_ROOF = "above the roof"
     OUT_OF_BOUNDS = "out of bounds"
     NAN = "not a number"
     NONDETERMINISTIC = "not deterministic"

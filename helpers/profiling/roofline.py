@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers.errors import CourseError
-from helpers.profiling.trace import Trace
+from helpers.profiling.trace import Trace, device_seconds
 from helpers.profiling.work import work_of
 
 if TYPE_CHECKING:
@@ -66,22 +66,29 @@ class Point:
 def points_of(trace: Trace) -> tuple[Point, ...]:
     """The operators of a trace whose work is known, all calls of one together, the longest first.
 
-    Rate is work over self time. Operators without a model are left out: compare the seconds.
+    Rate is work over time: an operator's self time on a CPU, the time of the kernels that it
+    launched on a GPU. Operators without a work model are left out: compare the seconds.
     """
+    on_device = device_seconds(trace)
     flop, moved, seconds, calls = defaultdict(int), defaultdict(int), defaultdict(float), defaultdict(int)
     for index, event in enumerate(trace.of("cpu_op")):
         work = work_of(event)
-        if work is not None and event.duration > 0:
+        taken = on_device.get(event.external_id, 0.0) if on_device else trace.self_times[index]
+        if work is not None and taken > 0:
             flop[event.name] += work.flop
             moved[event.name] += work.bytes
-            seconds[event.name] += trace.self_times[index]
+            seconds[event.name] += taken
             calls[event.name] += 1
     points = (
-        Point(name.removeprefix("aten::"), flop[name] / moved[name], flop[name] / seconds[name], seconds[name], n)
-        for name, n in calls.items()
-        if seconds[name] > 0
+        Point(_short(name), flop[name] / moved[name], flop[name] / seconds[name], seconds[name], count)
+        for name, count in calls.items()
     )
     return tuple(sorted(points, key=lambda point: -point.seconds))
+
+
+def _short(name: str) -> str:
+    """A label: matplotlib leaves out of a legend what begins with an underscore."""
+    return name.removeprefix("aten::").removesuffix("_for_cpu").lstrip("_").removeprefix("scaled_dot_product_")
 
 
 def above_roof(points: Sequence[Point], roofline: Roofline, slack: float = 1.05) -> tuple[str, ...]:
@@ -95,28 +102,42 @@ def above_roof(points: Sequence[Point], roofline: Roofline, slack: float = 1.05)
 
 
 def roofline_figure(roofs: dict[str, Roofline], points: Sequence[Point]) -> "Figure":
-    """Log–log roofline: one or more roofs by name, and points with a legend of marker and name."""
+    """Log–log roofline: one or more roofs by name, and points with a legend of marker and name.
+
+    Raises `RooflineError` without a roof.
+    """
+    if not roofs:
+        raise RooflineError("there is no roof to draw", mend="measure one: helpers.hardware.roofs")
     import numpy as np
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8.5, 4.8))
-    low = min([0.05, *(0.5 * point.intensity for point in points)])
-    high = max([4 * max(roof.ridge for roof in roofs.values()), *(2 * point.intensity for point in points)])
+    low = min([0.04, *(0.5 * point.intensity for point in points)])
+    high = max([8 * roof.ridge for roof in roofs.values()] + [3 * point.intensity for point in points])
+    figure, axes = pyplot.subplots(figsize=(8.8, 4.6))
     x = np.geomspace(low, high, 200)
     for (name, roof), style in zip(roofs.items(), ("-", "--", "-.", ":")):
-        axes.plot(x, [roof.attainable(i) for i in x], style, color="black", linewidth=1.8, label=name)
-        axes.axvline(roof.ridge, color="black", linewidth=0.6, linestyle=":")
-        axes.annotate(f" ridge {roof.ridge:.1f}", (roof.ridge, axes.get_ylim()[0]), fontsize=8, va="bottom")
-    colors = pyplot.get_cmap("viridis")(np.linspace(0.05, 0.85, max(1, len(points))))
-    for point, marker, color in zip(points, MARKERS * (1 + len(points) // len(MARKERS)), colors):
-        label = f"{point.name} ({1e3 * point.seconds:.1f} ms)"
-        axes.plot(
-            point.intensity, point.rate, marker, color=color, markersize=9, markeredgecolor="black", label=label
-        )
+        label = f"{name}: ridge {roof.ridge:.1f} FLOP/B"
+        axes.plot(x, [roof.attainable(i) for i in x], style, color="black", linewidth=1.8, label=label)
+    _draw_points(axes, points)
     axes.set(xscale="log", yscale="log", xlim=(low, high))
-    axes.set_xlabel("arithmetic intensity, FLOP per byte")
-    axes.set_ylabel("FLOP/s")
+    axes.set(xlabel="arithmetic intensity, FLOP per byte", ylabel="FLOP/s")
     axes.grid(True, which="major", linewidth=0.3)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelspacing=0.9)
     figure.tight_layout()
     return figure
+
+
+def _draw_points(axes, points: Sequence[Point]) -> None:
+    """Each point with a marker of its own, lighter and smaller the less time it took."""
+    for place, point in enumerate(points):
+        shade = str(round(0.25 + 0.6 * place / max(1, len(points)), 2))
+        axes.plot(
+            point.intensity,
+            point.rate,
+            MARKERS[place % len(MARKERS)],
+            color=shade,
+            markersize=11 - 0.6 * min(place, 8),
+            markeredgecolor="black",
+            linestyle="none",
+            label=f"{point.name}, {1e3 * point.seconds:.1f} ms",
+        )

@@ -24,7 +24,8 @@ class Event:
 
     start and duration: seconds; starts count from the trace's clock, which the traces of one
     machine share. thread: (process, thread). shapes: of the inputs that are tensors, when shapes
-    were recorded; others are (). bytes_per_element: of the inputs, 0 where unknown.
+    were recorded; others are (). bytes_per_element: of the inputs, 0 where unknown. external_id:
+    what a kernel shares with the operator that launched it, 0 where there is none.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Event:
     thread: tuple
     shapes: tuple[tuple[int, ...], ...] = ()
     bytes_per_element: tuple[int, ...] = ()
+    external_id: int = 0
 
     @property
     def end(self) -> float:
@@ -135,6 +137,18 @@ def _inside_its_own(events: tuple[Event, ...]) -> set[int]:
     return nested
 
 
+def device_seconds(trace: Trace) -> dict[int, float]:
+    """Seconds that kernels ran, by the external id of the operator that launched them; {} on a CPU.
+
+    Kernels without an id, as those of a CUDA graph, are left out.
+    """
+    found: dict[int, float] = defaultdict(float)
+    for kernel in trace.of("kernel"):
+        if kernel.external_id:
+            found[kernel.external_id] += kernel.duration
+    return dict(found)
+
+
 def read_trace(path: Path) -> Trace:
     """Read a `.json` or `.json.gz` trace.
 
@@ -191,6 +205,7 @@ def _event(entry: dict, path: Path) -> Event:
         thread=(entry.get("pid"), entry.get("tid")),
         shapes=tuple(_shape(dims) for dims in _list(arguments.get("Input Dims"))),
         bytes_per_element=tuple(SIZES.get(str(kind), 0) for kind in _list(arguments.get("Input type"))),
+        external_id=identifier if isinstance(identifier := arguments.get("External id"), int) else 0,
     )
 
 

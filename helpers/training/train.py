@@ -75,10 +75,7 @@ def measured_roof(mesh: DeviceMesh | None, dtype: str) -> float:
     device = mesh.device_type if mesh else "cpu"
     rate = torch.zeros(1, dtype=torch.float64, device=device)
     if mesh is None or mesh.get_rank() == 0:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(usable_cores())
-        rate[0] = gemm_roof(ROOF_GEMM[device], dtype, device).rate.value
-        torch.set_num_threads(threads)
+        rate[0] = gemm_roof(ROOF_GEMM[device], dtype, device, threads=usable_cores()).rate.value
     if mesh is None:
         return rate.item()
     dist.broadcast(rate, 0)
