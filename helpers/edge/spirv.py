@@ -85,7 +85,10 @@ def reflect(spirv: bytes, constants: dict[int, int] | None = None) -> Interface:
     Source: the SPIR-V specification's binary form, sections 2.3 and 3. Raises `SpirvError` for a
     module that is cut or has no compute entry point.
     """
-    return _Module(_words(spirv)).interface(constants or {})
+    try:
+        return _Module(_words(spirv)).interface(constants or {})
+    except (KeyError, IndexError, UnicodeDecodeError):
+        raise SpirvError("the module uses an id that it does not define", mend="compile the shader again") from None
 
 
 class _Module:
