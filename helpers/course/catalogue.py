@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 
+from helpers.course.files import read_notebook
 from helpers.errors import CourseError
 from helpers.hardware import Capabilities
 from helpers.hardware.targets import REQUIREMENT
@@ -83,19 +84,15 @@ def identifier_of(path: Path, root: Path) -> str:
 def catalogue(root: Path = ROOT, folders: tuple[str, ...] = ("notebooks", "solutions")) -> tuple[Entry, ...]:
     """The entries of all notebooks in `folders` under `root`: the first page, then track by track.
 
-    Raises `CatalogueError` when there is none, or one cannot be read or does not say what it is.
+    Raises `CatalogueError` when there is none or one does not say what it is, `NotebookError` when
+    one cannot be read.
     """
     entries = []
     for path in sorted(p for folder in folders for p in (root / folder).rglob("*.ipynb")):
         if ".ipynb_checkpoints" in path.parts:
             continue
         identifier = identifier_of(path, root)
-        try:
-            notebook = nbformat.read(path, as_version=4)
-        except (ValueError, KeyError, AttributeError) as error:
-            first = str(error).splitlines()[0]
-            raise CatalogueError(f"not a notebook: {first}", where=identifier, mend="restore it") from None
-        entries.append(entry_of(notebook, identifier, path))
+        entries.append(entry_of(read_notebook(path), identifier, path))
     if not entries:
         raise CatalogueError("found no notebooks", where=str(root), mend="run inside a clone of the course")
     return tuple(sorted(entries, key=_order))

@@ -8,17 +8,12 @@ import nbformat
 from nbformat import NotebookNode
 
 from helpers.course import rules
-from helpers.course.files import write_atomically
-from helpers.errors import CourseError
+from helpers.course.files import NotebookError, read_notebook, write_atomically
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("notebooks", "solutions", "labs")
 KEEP = ("nbval-check-output", "keep-figure")
 CELL_KEYS, OUTPUT_KEYS = {"tags"}, {"alt"}
-
-
-class NotebookError(CourseError):
-    """A notebook that cannot be read, or that failed while its outputs were to be stored."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +27,6 @@ class Problem:
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.path, self.cell, self.what, self.mend) if part)
-
-
-def read_notebook(path: Path) -> NotebookNode:
-    """Read and validate a notebook; `NotebookError` when it is not one."""
-    try:
-        notebook = nbformat.read(path, as_version=4)
-        nbformat.validate(notebook)
-    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
-        raise NotebookError(
-            f"not a readable notebook: {str(error).splitlines()[0]}",
-            where=str(path),
-            mend="restore it from git",
-        ) from None
-    return notebook
 
 
 def canonical(notebook: NotebookNode) -> str:
@@ -98,6 +79,9 @@ def accept(path: Path) -> None:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     notebook = read_notebook(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     )
@@ -116,16 +100,21 @@ def all_notebooks(root: Path = ROOT) -> list[Path]:
     return sorted(path for path in paths if ".ipynb_checkpoints" not in path.parts)
 
 
+def _files(path: Path) -> list[Path]:
+    """A notebook, or all notebooks of a folder."""
+    return sorted(path.rglob("*.ipynb")) if path.is_dir() else [path]
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `helpers check`."""
-    parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all of the course without any")
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks or folders; all of the course without any")
     parser.add_argument("--fix", action="store_true", help="mend what can be mended")
     parser.add_argument("--accept", action="store_true", help="run the notebooks and store what they keep")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print the problems, a line each; 1 when there are any."""
-    paths = [path.resolve() for path in args.paths] or all_notebooks()
+    paths = [file for path in args.paths for file in _files(path.resolve())] or all_notebooks()
     for path in paths:
         if args.accept:
             accept(path)

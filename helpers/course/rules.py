@@ -64,14 +64,10 @@ def headings(notebook: NotebookNode, kind: str) -> Iterator[Broken]:
 
 
 def cell_ids(notebook: NotebookNode, kind: str) -> Iterator[Broken]:
-    """Ids are words, each once."""
-    seen = set()
+    """Ids are words; a second cell of the same id gets a random one when nbformat reads it."""
     for cell in notebook.cells:
         if not CELL_ID.fullmatch(cell.id) or RANDOM_ID.fullmatch(cell.id):
-            yield cell.id, "the id is not made of words", "name the cell, as shard-predict"
-        if cell.id in seen:
-            yield cell.id, "the id stands twice", "name each cell once"
-        seen.add(cell.id)
+            yield cell.id, "the id is not made of words, or stands twice", "name the cell, as shard-predict"
 
 
 def parameters(notebook: NotebookNode, kind: str) -> Iterator[Broken]:

@@ -1,0 +1,55 @@
+import json
+
+import pytest
+
+from helpers.course import progress
+from helpers.course.progress import NOT_A_LEARNER, read, record
+
+
+def test_progress_is_appended_and_read_back(tmp_path):
+    file = tmp_path / ".progress/p.jsonl"
+    record("training.1", "NOT YET", "wrong shape", file)
+    record("training.1", "PASS", "", file)
+    record("edge.1", "ERROR", "", file)
+    entries, broken = read(file)
+    assert [(e.exercise, e.state, e.symptom) for e in entries][:2] == [
+        ("training.1", "NOT YET", "wrong shape"),
+        ("training.1", "PASS", ""),
+    ]
+    assert broken == 0
+    rows = {row[0]: row for row in progress.progress(file).rows}
+    assert rows["training.1"][1:3] == ("✓ PASS", 2) and rows["edge.1"][1] == "ERROR"
+
+
+def test_unreadable_lines_are_counted_and_the_rest_survives(tmp_path):
+    file = tmp_path / "p.jsonl"
+    record("training.1", "PASS", "", file)
+    file.write_bytes(
+        file.read_bytes() + b'{"time": "cut\n\xff\xfe\n[1]\n' + json.dumps({"other": 1}).encode() + b"\n"
+    )
+    record("edge.1", "PASS", "", file)
+    entries, broken = read(file)
+    assert [entry.exercise for entry in entries] == ["training.1", "edge.1"] and broken == 4
+    assert "4 unreadable lines" in str(progress.progress(file))
+
+
+def test_nothing_yet_is_an_empty_table(tmp_path):
+    assert progress.progress(tmp_path / "none.jsonl").rows == ()
+
+
+@pytest.mark.parametrize("name", NOT_A_LEARNER)
+def test_machines_learn_nothing(tmp_path, monkeypatch, name):
+    for other in NOT_A_LEARNER:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setattr(progress, "FILE", tmp_path / "p.jsonl")
+    monkeypatch.setenv(name, "1")
+    record("training.1", "PASS", "")
+    assert not (tmp_path / "p.jsonl").exists()
+    monkeypatch.delenv(name)
+    record("training.1", "PASS", "")
+    assert (tmp_path / "p.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_entry(tmp_path):
+    (tmp_path / "file").write_text("")
+    record("training.1", "PASS", "", tmp_path / "file" / "p.jsonl")
