@@ -95,12 +95,12 @@ def run_all_cells(page) -> None:
     """Run the notebook and wait until its last cell has spoken."""
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
-    started = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[(\*|\d+)\]"))
-    for _ in range(6):  # the menu ignores a click while JupyterLab still restores its layout
+    first_prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first  # its cell has no stored count
+    for _ in range(8):  # JupyterLab may ignore a click while it still restores its layout
         page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
         page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
         page.wait_for_timeout(5000)
-        if started.count():
+        if first_prompt.inner_text().startswith(("[*]", "[1]")):
             break
     page.get_by_text("finished", exact=True).wait_for(state="attached")
 
