@@ -8,7 +8,7 @@ import importlib
 EXPORTS = {
     "check": "helpers.course.checks",
     "hint": "helpers.course.checks",
-    "progress": "helpers.course.progress",
+    "progress": "helpers.course.learner",
     "finish": "helpers.course.lesson",
     "expect": "helpers.course.lesson",
 }

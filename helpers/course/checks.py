@@ -11,7 +11,7 @@ from pathlib import Path
 
 import helpers
 from helpers.course.exercise import Exercise, Finding
-from helpers.course.progress import record
+from helpers.course.learner import record
 from helpers.errors import CourseError
 
 CHECK_KEY = "course_check"

@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,17 +126,22 @@ def _run_all(work: list[Job], jobs: int):
             raise
 
 
-def passed_before(folder: Path) -> dict[str, Outcome]:
-    """The passed outcomes of an earlier run by key."""
-    return {o.key: o for o in report.read(folder).outcomes if o.state is State.PASS and o.key}
+def passed_before(folders: Iterable[Path]) -> dict[str, Outcome]:
+    """The passed outcomes of earlier runs by key, of a later folder before those of an earlier one."""
+    return {
+        outcome.key: outcome
+        for folder in folders
+        for outcome in report.read(folder).outcomes
+        if outcome.state is State.PASS and outcome.key
+    }
 
 
-def latest_run(out: Path) -> Path:
-    """The newest run under `out` that has a summary; `RunError` when there is none."""
+def earlier_runs(out: Path) -> list[Path]:
+    """The runs under `out` that have a summary, oldest first; `RunError` when there is none."""
     runs = sorted(path.parent for path in out.glob("[0-9]*/summary.json"))
     if not runs:
         raise RunError("there is no run to resume", where=str(out), mend="run without --resume first")
-    return runs[-1]
+    return runs
 
 
 def new_folder(out: Path, root: Path) -> Path:
@@ -175,7 +181,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--target", help="cpu, cuda-1, cuda-4, mps or vulkan; detected without it")
     add("--only", metavar="GLOB", help="notebook ids, as 'training/*' or '00_start_here'")
     add("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default 1)")
-    add("--resume", nargs="?", const="latest", metavar="RUN", help="do not repeat what passed in RUN (the latest)")
+    add("--resume", nargs="?", const="all", metavar="RUN", help="do not repeat what passed in RUN (in any run)")
     add("--out", type=Path, default=Path("runs"), help="where runs go (default runs/)")
     add("--root", type=Path, default=ROOT, help="the folder that holds notebooks/ and solutions/")
     add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="as papermill's")
@@ -201,8 +207,8 @@ def execute(args: argparse.Namespace) -> int:
     return int(any(outcome.state not in (State.PASS, State.SKIPPED) for outcome in outcomes))
 
 
-def _resumed(args: argparse.Namespace) -> Path:
-    return latest_run(args.out) if args.resume == "latest" else Path(args.resume)
+def _resumed(args: argparse.Namespace) -> list[Path]:
+    return earlier_runs(args.out) if args.resume == "all" else [Path(args.resume)]
 
 
 def _on_slurm(plan: Plan, args: argparse.Namespace) -> tuple[Outcome, ...]:

@@ -16,7 +16,7 @@ import pytest
 from helpers import cli
 from helpers.course import report
 from helpers.course.outcome import State
-from helpers.course.run import RunError, latest_run
+from helpers.course.run import RunError, earlier_runs
 
 SHOW = 'from helpers.measure import measured, show\nshow("a", measured(1.0, "s"))'
 FINISH = "from helpers.course import finish\nfinish()"
@@ -75,7 +75,7 @@ def finished(tmp_path_factory):
     patch.setattr("helpers.hardware.targets.Target.timeout", lambda self, name: 6 if "endless" in name else 60)
     code = cli.main(words(root, "--jobs", "2"))
     patch.undo()
-    folder = latest_run(root / "runs")
+    folder = earlier_runs(root / "runs")[-1]
     return code, folder, {o.notebook.rpartition("/")[2]: o for o in report.read(folder).outcomes}
 
 
@@ -168,7 +168,7 @@ def test_a_target_that_this_machine_does_not_meet_is_skipped_with_the_reason(tmp
     if torch.cuda.device_count() >= 4:
         pytest.skip("this machine has four GPUs")
     assert cli.main(arguments) == 0
-    [outcome] = report.read(latest_run(tmp_path / "runs")).outcomes
+    [outcome] = report.read(earlier_runs(tmp_path / "runs")[-1]).outcomes
     assert outcome.state is State.SKIPPED and "cuda>=4" in outcome.why
 
 
@@ -176,13 +176,13 @@ def test_resume_runs_only_what_changed(tmp_path, capsys):
     notebook_at(tmp_path, "a", [SHOW, FINISH])
     notebook_at(tmp_path, "b", [SHOW, FINISH])
     assert cli.main(words(tmp_path)) == 0
-    first = latest_run(tmp_path / "runs")
+    first = earlier_runs(tmp_path / "runs")[-1]
     time.sleep(1.1)  # runs are named by the second
     notebook_at(tmp_path, "b", [SHOW, "1", FINISH])
     capsys.readouterr()
     assert cli.main(words(tmp_path, "--resume")) == 0
     assert re.findall(r"pass +(training/\w)", capsys.readouterr().out) == ["training/b"]
-    second = latest_run(tmp_path / "runs")
+    second = earlier_runs(tmp_path / "runs")[-1]
     outcomes = {o.notebook: o for o in report.read(second).outcomes}
     assert second != first and set(outcomes) == {"training/a", "training/b"}
     assert (second / outcomes["training/a"].page).resolve() == (first / "cpu/training/a.html").resolve()
@@ -201,7 +201,7 @@ def test_an_interrupt_leaves_a_report_and_no_process(tmp_path):
     _, error = runner.communicate(timeout=60)
     assert runner.returncode == 130, error
     assert [p for p in psutil.process_iter(["cmdline"]) if "87654" in (p.info["cmdline"] or [])] == []
-    outcomes = report.read(latest_run(tmp_path / "runs")).outcomes
+    outcomes = report.read(earlier_runs(tmp_path / "runs")[-1]).outcomes
     assert {o.notebook: (o.state, o.why) for o in outcomes} == {
         "training/a": (State.SKIPPED, "interrupted"),
         "training/b": (State.SKIPPED, "interrupted"),
@@ -213,7 +213,7 @@ def test_the_same_course_runs_as_slurm_jobs(tmp_path, capsys):
     notebook_at(tmp_path, "a", [SHOW, FINISH])
     notebook_at(tmp_path, "b", ["1 / 0", FINISH])
     assert cli.main(words(tmp_path, "--slurm", "local")) == 1
-    folder = latest_run(tmp_path / "runs")
+    folder = earlier_runs(tmp_path / "runs")[-1]
     states = {o.notebook: o.state for o in report.read(folder).outcomes}
     assert states == {"training/a": State.PASS, "training/b": State.FAIL}
     assert list((folder / "slurm").iterdir())

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from helpers.course import progress
-from helpers.course.progress import NOT_A_LEARNER, read, record
+from helpers.course import learner
+from helpers.course.learner import NOT_A_LEARNER, read, record
 
 
 def test_progress_is_appended_and_read_back(tmp_path):
@@ -17,7 +17,7 @@ def test_progress_is_appended_and_read_back(tmp_path):
         ("training.1", "PASS", ""),
     ]
     assert broken == 0
-    rows = {row[0]: row for row in progress.progress(file).rows}
+    rows = {row[0]: row for row in learner.progress(file).rows}
     assert rows["training.1"][1:3] == ("✓ PASS", 2) and rows["edge.1"][1] == "ERROR"
 
 
@@ -30,18 +30,18 @@ def test_unreadable_lines_are_counted_and_the_rest_survives(tmp_path):
     record("edge.1", "PASS", "", file)
     entries, broken = read(file)
     assert [entry.exercise for entry in entries] == ["training.1", "edge.1"] and broken == 4
-    assert "4 unreadable lines" in str(progress.progress(file))
+    assert "4 unreadable lines" in str(learner.progress(file))
 
 
 def test_nothing_yet_is_an_empty_table(tmp_path):
-    assert progress.progress(tmp_path / "none.jsonl").rows == ()
+    assert learner.progress(tmp_path / "none.jsonl").rows == ()
 
 
 @pytest.mark.parametrize("name", NOT_A_LEARNER)
 def test_machines_learn_nothing(tmp_path, monkeypatch, name):
     for other in NOT_A_LEARNER:
         monkeypatch.delenv(other, raising=False)
-    monkeypatch.setattr(progress, "FILE", tmp_path / "p.jsonl")
+    monkeypatch.setattr(learner, "FILE", tmp_path / "p.jsonl")
     monkeypatch.setenv(name, "1")
     record("training.1", "PASS", "")
     assert not (tmp_path / "p.jsonl").exists()
@@ -53,3 +53,11 @@ def test_machines_learn_nothing(tmp_path, monkeypatch, name):
 def test_a_folder_that_cannot_be_written_costs_only_the_entry(tmp_path):
     (tmp_path / "file").write_text("")
     record("training.1", "PASS", "", tmp_path / "file" / "p.jsonl")
+
+
+def test_what_a_notebook_imports_is_what_it_calls():
+    """A submodule of the same name would hide the function once it is imported."""
+    import helpers.course
+    from helpers.course import checks, labs, lesson, notebooks, run  # noqa: F401
+
+    assert all(callable(getattr(helpers.course, name)) for name in helpers.course.EXPORTS)
