@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from nbformat import NotebookNode
 
 from helpers.course.checks import CHECK_KEY
 from helpers.course.files import read_notebook
+from helpers.course.lesson import TOKEN_VARIABLE
 from helpers.measure.show import Table
 
 CELL_TIMEOUT_S = 120
@@ -59,7 +61,7 @@ def _run(notebook: NotebookNode, folder: Path) -> str:
         resources={"metadata": {"path": str(folder.resolve())}},
     )
     try:
-        client.execute()
+        client.execute(env=os.environ | {TOKEN_VARIABLE: "grade"})
     except CellTimeoutError:
         return f"a cell ran longer than {CELL_TIMEOUT_S} s"
     except DeadKernelError:

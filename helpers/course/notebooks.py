@@ -1,6 +1,7 @@
 """`helpers check`: the notebook rules, what mends them, and the storing of outputs."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from nbformat import NotebookNode
 
 from helpers.course import rules
 from helpers.course.files import NotebookError, read_notebook, write_atomically
+from helpers.course.lesson import TOKEN_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("notebooks", "solutions", "labs")
@@ -86,7 +88,7 @@ def accept(path: Path) -> None:
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     )
     try:
-        client.execute()
+        client.execute(env=os.environ | {TOKEN_VARIABLE: "accept"})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         ran = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.execution_count]
         where = f"{path}: {ran[-1].id if ran else 'before the first cell'}"
