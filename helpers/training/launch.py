@@ -32,7 +32,9 @@ def torchrun(ranks: int, *options: str, deadline_s: float = 120.0) -> ScriptRun:
     Raises `LaunchError` with the script's last words when it fails or misses the deadline; no
     process is left behind.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    # The machine's own name may not resolve, on a laptop without a network for one.
+    meet = ["--standalone", "--local-addr=127.0.0.1"]
+    launcher = ["-m", "torch.distributed.run", *meet, f"--nproc_per_node={ranks}"]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "metrics.jsonl")
         script = ["-m", "helpers.training.train", *options, "--metrics", str(file)]
