@@ -26,6 +26,12 @@ class Symptom(StrEnum):
     INTERFACE = "wrong interface"
     DOES_NOT_COMPILE = "does not compile"
     INVALID_USE = "rejected by the validation layer"
+    HANGS = "hangs"
+    ABORTS = "aborts"
+    TRAINS_NOTHING = "trains nothing"
+    INCONSISTENT = "the ranks differ"
+    TRAFFIC = "too much traffic"
+    MEMORY = "too much memory"
 
 
 @dataclass(frozen=True)

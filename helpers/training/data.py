@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers.errors import CourseError
 
 HELD_OUT_EVERY = 20
+IGNORE = -100  # a target that no loss counts, as torch.nn.functional.cross_entropy has it
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
@@ -37,6 +38,15 @@ class Batch:
 
     inputs: Tensor
     targets: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Targets that count."""
+        return int((self.targets != IGNORE).sum())
+
+    def split(self, parts: int) -> "tuple[Batch, ...]":
+        """The batch in `parts` micro-batches of equally many windows."""
+        return tuple(map(Batch, self.inputs.chunk(parts), self.targets.chunk(parts)))
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
@@ -80,7 +90,9 @@ class Batches:
     `world` the r-th equal part of them. So the ranks' parts are disjoint, and side by side, in the
     order of the ranks, they are the batch of a single process.
 
-    text: (bytes,) uint8. batch: windows of one step over all ranks.
+    text: (bytes,) uint8. batch: windows of one step over all ranks. shortest: each window keeps
+    a random number of targets from this to all of them, and the rest are `IGNORE`, as when short
+    documents are padded; 0 keeps all.
     Raises `DataError` when the text is too short for one step, or the ranks cannot share a step.
     """
 
@@ -90,6 +102,7 @@ class Batches:
     rank: int = 0
     world: int = 1
     seed: int = 0
+    shortest: int = 0
 
     def __post_init__(self):
         if self.windows < self.batch:
@@ -98,6 +111,8 @@ class Batches:
                 f"fewer than the {self.batch} of one step",
                 mend="choose a smaller batch or context",
             )
+        if not 0 <= self.shortest <= self.context:
+            raise DataError(f"windows cannot keep {self.shortest} targets", mend=f"use 0 to {self.context}")
         if self.batch % self.world or not 0 <= self.rank < self.world:
             raise DataError(
                 f"rank {self.rank} of {self.world} has no equal part of {self.batch} windows",
@@ -126,7 +141,16 @@ class Batches:
         """The batch of this rank at `step`."""
         offsets = torch.arange(self.context + 1)
         rows = self.text[self.chosen(step)[:, None] * self.context + offsets].long()
-        return Batch(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+        return Batch(rows[:, :-1].contiguous(), self._padded(rows[:, 1:].contiguous(), step))
+
+    def _padded(self, targets: Tensor, step: int) -> Tensor:
+        """Targets with a random end of each window ignored; a window has the same end on any rank."""
+        if self.shortest:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+            lengths = torch.randint(self.shortest, self.context + 1, (self.batch,), generator=generator)
+            mine = lengths.chunk(self.world)[self.rank]
+            targets[torch.arange(self.context) >= mine[:, None]] = IGNORE
+        return targets
 
 
 @cache

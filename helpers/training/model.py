@@ -1,5 +1,6 @@
 """MiniLLM: a small causal language model over bytes, built from blocks that can be sharded one by one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,54 +21,114 @@ class ModelConfig:
     width: features of the residual stream. blocks: transformer blocks. heads: attention heads,
     which must divide `width`. context: the longest sequence, in tokens. ffn_multiple: hidden
     features of the feed-forward network over `width`. vocab: distinct tokens; 256 means bytes.
+    kv_heads: heads of keys and values, which must divide `heads`; 0 means as many as `heads`.
+    gated: the feed-forward network multiplies two up-projections (SwiGLU). rotary: positions turn
+    queries and keys (RoPE) and cost no parameters; without it they are a learned embedding.
     """
 
     width: int
     blocks: int
     heads: int
     context: int
-    ffn_multiple: int = 4
+    ffn_multiple: float = 4
     vocab: int = 256
+    kv_heads: int = 0
+    gated: bool = False
+    rotary: bool = False
 
     def __post_init__(self):
-        for name, value in vars(self).items():
+        for name in ("width", "blocks", "heads", "context", "vocab"):
+            value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ModelError(f"{name} is {value!r}", where="ModelConfig", mend=f"{name} must be ≥ 1")
-        if self.width % self.heads:
+        _require_divides(self.heads, self.width, "heads", "a width")
+        _require_divides(self.kv_heads or self.heads, self.heads, "key and value heads", "a number of heads")
+        if self.ffn_width < 1 or self.ffn_width != self.width * self.ffn_multiple:
             raise ModelError(
-                f"{self.heads} heads do not divide a width of {self.width}",
+                f"a width of {self.width} times {self.ffn_multiple} is not a number of features",
                 where="ModelConfig",
-                mend="choose heads so that width / heads is whole",
+                mend="choose ffn_multiple so that the product is whole and at least 1",
             )
+
+    @property
+    def ffn_width(self) -> int:
+        """Hidden features of the feed-forward network."""
+        return int(self.width * self.ffn_multiple)
+
+    @property
+    def head_width(self) -> int:
+        """Features of one head."""
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        """Features of all keys, and of all values."""
+        return (self.kv_heads or self.heads) * self.head_width
+
+
+def _require_divides(count: int, whole: int, what: str, of: str) -> None:
+    if count < 1 or whole % count:
+        raise ModelError(
+            f"{count} {what} do not divide {of} of {whole}",
+            where="ModelConfig",
+            mend="choose a number that divides it",
+        )
 
 
 class Attention(nn.Module):
-    """Causal self-attention without biases: a token sees itself and what came before it."""
+    """Causal self-attention without biases: a token sees itself and what came before it.
+
+    Queries, keys and values have a linear layer each, whose rows are ordered by head: cut by
+    rows, each part holds whole heads. The number of heads is read off the activations, so the
+    same forward serves a part of the heads.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.head_width, self.rotary = config.head_width, config.rotary
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key = nn.Linear(config.width, config.kv_width, bias=False)
+        self.value = nn.Linear(config.width, config.kv_width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, time, width = x.shape
-        qkv = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, D/H)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+        batch, time, _ = x.shape
+        projections = (self.query(x), self.key(x), self.value(x))
+        q, k, v = (y.view(batch, time, -1, self.head_width).transpose(1, 2) for y in projections)  # (B, H, T, D/H)
+        if self.rotary:
+            q, k = turn(q), turn(k)
+        grouped = q.shape[1] != k.shape[1]
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return self.out(mixed.transpose(1, 2).reshape(batch, time, -1))
+
+
+def turn(x: Tensor, base: float = 500_000.0) -> Tensor:
+    """Rotary positions: turn each pair (i, i + D/2) of features by its position over base^(2i/D).
+
+    x: (B, H, T, D) with an even D; the result has its dtype. The angles are computed anew each
+    time, so there is no buffer that could be left uninitialised. Source: Su et al. 2021,
+    arXiv:2104.09864, equation 34; the base is that of Llama 3.
+    """
+    half = x.shape[-1] // 2
+    speeds = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)[:, None] * speeds  # (T, D/2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a SiLU between them, applied to each token alone."""
+    """Two linear layers with a SiLU between them, applied to each token alone; gated when configured."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up = nn.Linear(config.width, config.ffn_multiple * config.width, bias=False)
-        self.down = nn.Linear(config.ffn_multiple * config.width, config.width, bias=False)
+        self.up = nn.Linear(config.width, config.ffn_width, bias=False)
+        self.gate = nn.Linear(config.width, config.ffn_width, bias=False) if config.gated else None
+        self.down = nn.Linear(config.ffn_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.up(x)))
+        hidden = F.silu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.down(hidden)
 
 
 class Block(nn.Module):
@@ -88,16 +149,16 @@ class Block(nn.Module):
 class MiniLLM(nn.Module):
     """A decoder-only transformer: tokens (B, T) int64 → logits (B, T, V) in the compute dtype.
 
-    Positions are learned, the head is not tied to the embedding, and no module holds a buffer.
-    Every module that owns a parameter has `reset_parameters`, so the model can be built on the
-    meta device, sharded, materialised with `to_empty` and initialised with `initialise`.
+    The head is not tied to the embedding, and no module holds a buffer. Every module that owns a
+    parameter has `reset_parameters`, so the model can be built on the meta device, sharded, and
+    initialised shard by shard (`helpers.training.materialise`).
     """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.vocab, config.width)
-        self.position = nn.Embedding(config.context, config.width)
+        self.position = None if config.rotary else nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
         self.norm = nn.RMSNorm(config.width)
         self.head = nn.Linear(config.width, config.vocab, bias=False)
@@ -110,7 +171,9 @@ class MiniLLM(nn.Module):
                 where="MiniLLM.forward",
                 mend="pass the last tokens only, or choose a preset with a longer context",
             )
-        x = self.token(tokens) + self.position(torch.arange(time, device=tokens.device))
+        x = self.token(tokens)
+        if self.position is not None:
+            x = x + self.position(torch.arange(time, device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -126,38 +189,30 @@ def build_model(config: ModelConfig, seed: int) -> MiniLLM:
         return MiniLLM(config)
 
 
-def initialise(model: nn.Module) -> None:
-    """Call `reset_parameters` of every module that owns a parameter, in place.
+def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """(path, module) of every module that owns a parameter, in the order of construction.
 
-    Raises `ModelError` for a module that owns a parameter and cannot initialise it: after
-    `to_empty` it would silently keep whatever bytes the memory held.
+    Raises `ModelError` for one without `reset_parameters`: after `to_empty` it would silently keep
+    whatever bytes the memory held.
     """
-    for name, module in model.named_modules():
+    for path, module in model.named_modules():
         if next(module.parameters(recurse=False), None) is None:
             continue
         if not hasattr(module, "reset_parameters"):
             raise ModelError(
                 f"{type(module).__name__} owns parameters but has no reset_parameters",
-                where=name or "the root module",
+                where=path or "the root module",
                 mend="give the module a reset_parameters method",
             )
+        yield path, module
+
+
+def initialise(model: nn.Module) -> None:
+    """Call `reset_parameters` of every module that owns a parameter, in place; errors as `owners`."""
+    for _, module in owners(model):
         module.reset_parameters()
 
 
 def count_parameters(model: nn.Module) -> int:
     """Parameters of the whole model; a sharded parameter counts with its full shape."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def flops_per_token(config: ModelConfig) -> int:
-    """FLOP of one training token, forward and backward: 6·N_matmul + 12·L·d·T.
-
-    N_matmul are the weights that a token is multiplied with (linear layers and head, without
-    embeddings and norms): 2 FLOP each forward, 4 backward. Attention multiplies Q·Kᵀ and A·V, 2·T·d
-    FLOP each, forward once and backward twice, in L blocks, counted over the whole context T as
-    if nothing were masked. This is the convention of torchtitan's MFU; Kaplan et al. 2020
-    (arXiv:2001.08361, section 2.1) derive the 6·N.
-    """
-    block = (4 + 2 * config.ffn_multiple) * config.width**2
-    matmul = config.blocks * block + config.vocab * config.width
-    return 6 * matmul + 12 * config.blocks * config.width * config.context

@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from helpers.errors import CourseError
 from helpers.hardware.capabilities import usable_cores
 from helpers.hardware.roofs import gemm_roof
-from helpers.training.loop import StepMetrics, Trainer
+from helpers.training.loop import Trainer
+from helpers.training.metrics import StepMetrics
 from helpers.training.plan import DTYPES, ShardingPlan
 from helpers.training.presets import PRESETS, load_preset
 

@@ -5,13 +5,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.training.generate import complete
+from helpers.training.mfu import flops_per_token
 from helpers.training.model import (
     MiniLLM,
     ModelConfig,
     ModelError,
     build_model,
     count_parameters,
-    flops_per_token,
     initialise,
 )
 from helpers.training.presets import PRESETS, PresetError, load_preset
@@ -36,7 +36,7 @@ def test_a_later_token_cannot_change_an_earlier_logit(place):
 def test_attention_is_a_masked_softmax_in_float64():
     attention = build_model(SMALL, seed=2).blocks[0].attention.double()
     x = torch.randn(2, 16, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    q, k, v = (x @ part.T for part in attention.qkv.weight.split(32))
+    q, k, v = (x @ layer.weight.T for layer in (attention.query, attention.key, attention.value))
     heads = []
     for head in range(4):
         columns = slice(8 * head, 8 * head + 8)

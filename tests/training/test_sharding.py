@@ -13,7 +13,8 @@ from helpers.course.exercises.training import rows_kept
 from helpers.training.collectives import Collectives, count_collectives, predict_collectives
 from helpers.training.loop import Trainer
 from helpers.training.model import ModelConfig, build_model, count_parameters
-from helpers.training.plan import PlanError, ShardingPlan, require_owned
+from helpers.training.plan import ShardingPlan
+from helpers.training.plan_guards import PlanError, require_owned
 from helpers.training.presets import Preset, PresetError
 from helpers.training.ranks import Ranks, RanksError
 
@@ -45,7 +46,7 @@ def train(plan):
 
 @pytest.mark.parametrize(
     "plan",
-    [ShardingPlan(), ShardingPlan(reshard_after_forward=False), ShardingPlan(wrap_blocks=False)],
+    [ShardingPlan(), ShardingPlan(reshard_after_forward=False), ShardingPlan(wrap="model")],
     ids=["blocks", "kept", "root"],
 )
 def test_sharded_steps_are_the_steps_of_one_process(ranks, alone, plan):
@@ -99,11 +100,11 @@ def counts(plan):
 
 @pytest.mark.parametrize(
     ("plan", "groups"),
-    [(ShardingPlan(), 3), (ShardingPlan(reshard_after_forward=False), 3), (ShardingPlan(wrap_blocks=False), 1)],
+    [(ShardingPlan(), 3), (ShardingPlan(reshard_after_forward=False), 3), (ShardingPlan(wrap="model"), 1)],
 )
 def test_collectives_are_2g_minus_1_and_g(ranks, plan, groups):
     found = ranks.run(counts, plan)
-    assert set(found) == {predict_collectives(groups, plan.reshard_after_forward)}
+    assert set(found) == {predict_collectives(groups, plan)}
     gathers = 2 * groups - 1 if plan.reshard_after_forward else groups
     assert found[0] == Collectives(gathers, groups)
 
@@ -158,7 +159,7 @@ def late_sharding():
     ("function", "words"),
     [
         (other_seed, "all 2 ranks raised PlanError: rank 1 holds other weights than rank 0"),
-        (early_optimizer, r"PlanError: the optimizer does not hold 16 of the model's parameters"),
+        (early_optimizer, r"PlanError: the optimizer does not hold 20 of the model's parameters"),
         (late_sharding, r"PlanError: the optimizer does not hold"),
     ],
 )

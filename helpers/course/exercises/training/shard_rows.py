@@ -1,4 +1,4 @@
-"""The exercises of the training track, and how an answer to each is examined."""
+"""Which rows a rank keeps: how an answer is examined."""
 
 import random
 from collections.abc import Callable, Iterator
