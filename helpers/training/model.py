@@ -94,9 +94,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, time, _ = x.shape
         projections = (self.query(x), self.key(x), self.value(x))
-        q, k, v = (y.view(batch, time, -1, self.head_width).transpose(1, 2) for y in projections)  # (B, H, T, D/H)
+        q, k, v = (y.view(batch, time, -1, self.head_width) for y in projections)  # (B, T, H, D/H)
         if self.rotary:
             q, k = turn(q), turn(k)
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         grouped = q.shape[1] != k.shape[1]
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.out(mixed.transpose(1, 2).reshape(batch, time, -1))
@@ -105,13 +106,14 @@ class Attention(nn.Module):
 def turn(x: Tensor, base: float = 500_000.0) -> Tensor:
     """Rotary positions: turn each pair (i, i + D/2) of features by its position over base^(2i/D).
 
-    x: (B, H, T, D) with an even D; the result has its dtype. The angles are computed anew each
+    x: (B, T, H, D) with an even D; the result has its dtype. The angles are computed anew each
     time, so there is no buffer that could be left uninitialised. Source: Su et al. 2021,
     arXiv:2104.09864, equation 34; the base is that of Llama 3.
     """
     half = x.shape[-1] // 2
     speeds = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-    angles = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)[:, None] * speeds  # (T, D/2)
+    places = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)
+    angles = places[:, None, None] * speeds  # (T, 1, D/2)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     left, right = x[..., :half], x[..., half:]
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
@@ -176,7 +178,8 @@ class MiniLLM(nn.Module):
             x = x + self.position(torch.arange(time, device=tokens.device))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        x = self.norm(x)
+        return self.head(x)
 
 
 def build_model(config: ModelConfig, seed: int) -> MiniLLM:
