@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Interval = tuple[float, float]
-LANES = ("compute", "all-gather", "reduce-scatter", "all-reduce")
+LANES = ("compute", "all-gather", "reduce-scatter", "all-reduce", "other communication")
 LOOKS = {  # colour and hatch: the hatches tell the lanes apart in grey
     "compute": ("#4c78a8", ""),
     "all-gather": ("#f2a93b", "///"),
     "reduce-scatter": ("#b04a5a", "\\\\\\"),
     "all-reduce": ("#9d9d9d", "..."),
+    "other communication": ("#6b9e5b", "xxx"),
 }
 
 
@@ -33,7 +34,7 @@ class Lanes:
 
     @property
     def communication(self) -> tuple[Interval, ...]:
-        """All-gather, reduce-scatter and all-reduce together."""
+        """All lanes but compute together."""
         return union(i for name in LANES[1:] for i in self.lanes[name])
 
     @property
@@ -42,6 +43,11 @@ class Lanes:
         communication = self.communication
         shared = length(intersection(communication, self.lanes["compute"]))
         return shared / length(communication) if communication else 0.0
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of communication during which this rank computed nothing: what a step waits for."""
+        return length(self.communication) - length(intersection(self.communication, self.lanes["compute"]))
 
     def seconds(self, lane: str) -> float:
         """The length of a lane in seconds."""
@@ -73,7 +79,9 @@ def _lane(event: Event, on_gpu: bool) -> str | None:
     if name.startswith(("gloo:", "nccl")) and event.category != "cpu_op":
         if "gather" in name:
             return "all-gather"
-        return "reduce-scatter" if "reducescatter" in name or "reduce_scatter" in name else "all-reduce"
+        if "reducescatter" in name or "reduce_scatter" in name:
+            return "reduce-scatter"
+        return "all-reduce" if "reduce" in name else "other communication"
     if on_gpu:
         return "compute" if event.category in KERNELS else None
     return "compute" if name.startswith("aten::") else None
@@ -121,17 +129,21 @@ def timeline_figure(traces: Sequence[Trace], window: Interval | None = None) -> 
     """
     if not traces:
         raise TimelineError("there is no trace to draw", mend="capture one first")
+    origin = min(trace.events[0].start for trace in traces)
+    return lanes_figure([lanes_of(trace) for trace in traces], origin, window)
+
+
+def lanes_figure(ranks: Sequence[Lanes], origin: float, window: Interval | None = None) -> "Figure":
+    """Lanes over time since `origin`, in seconds of their clock; window as in `timeline_figure`."""
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 
-    origin = min(trace.events[0].start for trace in traces)
-    figure, axes = pyplot.subplots(figsize=(9.5, 0.75 + 0.95 * len(traces)))
+    figure, axes = pyplot.subplots(figsize=(9.5, 0.75 + 0.95 * len(ranks)))
     ticks = []
-    for row, trace in enumerate(traces):
-        lanes = lanes_of(trace)
+    for row, lanes in enumerate(ranks):
         for place, name in enumerate(("compute", "communication")):
             y = -(row * 1.0 + place * 0.4)
-            ticks.append((y, f"rank {trace.rank} {name}"))
+            ticks.append((y, f"rank {lanes.rank} {name}"))
             _draw(axes, lanes, LANES[:1] if place == 0 else LANES[1:], y, origin)
     axes.set_yticks([y for y, _ in ticks], [label for _, label in ticks], fontsize=8)
     axes.set_xlabel("ms")
@@ -139,9 +151,8 @@ def timeline_figure(traces: Sequence[Trace], window: Interval | None = None) -> 
         axes.set_xlim(1e3 * window[0], 1e3 * window[1])
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    handles = [
-        Patch(facecolor=color, hatch=hatch, edgecolor="white", label=lane) for lane, (color, hatch) in LOOKS.items()
-    ]
+    there = [name for name in LANES if any(lanes.lanes[name] for lanes in ranks)]
+    handles = [Patch(facecolor=LOOKS[n][0], hatch=LOOKS[n][1], edgecolor="white", label=n) for n in there]
     figure.legend(handles=handles, ncols=len(handles), loc="lower center", bbox_to_anchor=(0.5, 0.98), frameon=False)
     figure.tight_layout()
     return figure

@@ -33,7 +33,8 @@ class ShardingPlan:
     reduce_dtype: of the reduce-scatter; always set, for torch's default changed between versions.
     replicas: HSDP, that many copies of the sharded model. tensor_parallel: ranks that share each
     block's heads and hidden features. prefetch: groups that are gathered ahead, beside the implicit
-    one. offload: shards live on the CPU. recompute: activation checkpointing of each block.
+    one. async_gather: let gathers run beside compute on the CPU too, where torch otherwise waits for
+    each; GPUs always do. offload: shards live on the CPU. recompute: activation checkpointing of each block.
     compile: `torch.compile` of each block.
     """
 
@@ -44,6 +45,7 @@ class ShardingPlan:
     replicas: int = 1
     tensor_parallel: int = 1
     prefetch: int = 0
+    async_gather: bool = False
     offload: bool = False
     recompute: bool = False
     compile: bool = False
@@ -141,6 +143,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, plan: ShardingPlan) -> nn.Module:
         fully_shard(group, reshard_after_forward=plan.reshard_after_forward, **options)
     fully_shard(model, **options)
     prefetch(groups_of(model, plan.wrap), plan.prefetch)
+    if plan.async_gather:
+        model._set_unshard_async_op(True)  # not public in torch 2.13
     return model
 
 

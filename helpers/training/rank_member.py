@@ -9,11 +9,10 @@ import tempfile
 import time
 from multiprocessing.connection import Connection, wait
 
+from helpers.training.flight import Flight, read_flights
 from helpers.training.rank_process import Failure
 from helpers.training.rank_report import Ending, Story, frames_of_stack
 from helpers.training.rank_server import RankServer, RankServerError
-
-STACK_S = 0.2
 
 
 class Member:
@@ -25,7 +24,7 @@ class Member:
     def __init__(self, rank: int, server: RankServer, lifeline: socket.socket):
         self.rank, self._server = rank, server
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        self._printed, self._ended = 0, False
+        self._printed, self._asked, self._ended = 0, 0, False
         near, far = socket.socketpair()
         with far:
             self.pid = server.fork([far.fileno(), lifeline.fileno(), self._out.fileno(), self._err.fileno()])
@@ -50,12 +49,20 @@ class Member:
             return Story(self.rank, Ending.RAISED, value)
         return Story(self.rank, Ending.RETURNED, value[0])
 
-    def stack(self) -> Story:
-        """Where a rank that does not answer is: it writes its Python stack on SIGUSR1."""
-        before = os.fstat(self._err.fileno()).st_size
-        os.kill(self.pid, signal.SIGUSR1)
-        time.sleep(STACK_S)
-        return Story(self.rank, Ending.WAITING, frames_of_stack(self._error_text(before)))
+    def ask(self) -> None:
+        """Ask a living rank for its Python stack and its flight recorder; it writes both to its stderr."""
+        self._asked = os.fstat(self._err.fileno()).st_size
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def waiting(self) -> Story:
+        """Where a rank is that did not answer, a moment after `ask`."""
+        return Story(self.rank, Ending.WAITING, frames_of_stack(self._error_text(self._asked)), flight=self.flight())
+
+    def flight(self) -> tuple[Flight, ...] | None:
+        """The collectives that the rank called, a moment after `ask`."""
+        return read_flights(self._error_text(self._asked))
 
     def new_output(self) -> str:
         """What the rank printed since the last call of this."""

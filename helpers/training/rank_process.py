@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 
 import cloudpickle
 
+from helpers.training.flight import listen_for_dumps
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -52,6 +54,7 @@ class Failure:
 def serve_rank(commands: int, lifeline: int, out: int, err: int) -> int:
     """Run a rank on four file descriptors until it is told to close; returns its exit code."""
     _redirect(out, err)
+    listen_for_dumps()
     threading.Thread(target=_exit_with_parent, args=(socket.socket(fileno=lifeline),), daemon=True).start()
     connection = Connection(commands)
     setup: Setup = pickle.loads(connection.recv_bytes())

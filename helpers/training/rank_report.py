@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from helpers.errors import CourseError
+from helpers.training.flight import Flight, compare_flights
 from helpers.training.rank_process import Failure, Frame
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -48,13 +49,15 @@ class Story:
 
     value: by `ending` the result, the `Failure`, the exit code (int, negative for a signal), what
     is wrong with the answer (str), or the frames (innermost first) of a rank that did not answer.
-    words: the last line a dead rank wrote to stderr.
+    words: the last line a dead rank wrote to stderr. flight: the collectives that a living rank has
+    called, when some rank did not answer.
     """
 
     rank: int
     ending: Ending
     value: object = None
     words: str = ""
+    flight: tuple[Flight, ...] | None = None
 
 
 def frames_of_stack(text: str) -> tuple[Frame, ...]:
@@ -71,6 +74,7 @@ def ranks_error(stories: list[Story], deadline_s: float) -> RanksError:
     if len(alike) == len(stories) > 1:
         who = f"all {len(stories)} ranks"
     lines = [*_place(first), *(f"{_names([story.rank])} {_end(story)}" for story in others)]
+    lines += compare_flights({story.rank: story.flight for story in stories if story.flight is not None})
     return RanksError(f"{who} {_cause(first, deadline_s)}", where="\n         ".join(lines), mend=_mend(first))
 
 

@@ -22,7 +22,17 @@ from collections.abc import Sequence
 
 from helpers.errors import CourseError
 
-PRELOAD = ("cloudpickle", "numpy", "torch", "torch.distributed.fsdp", "torch.distributed.tensor")
+PRELOAD = (
+    "cloudpickle",
+    "numpy",
+    "psutil",
+    "torch",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.debug",
+    "torch.distributed.tensor.parallel",
+)
 PATIENCE_S = 2.0
 
 

@@ -13,11 +13,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import wait
 
 import cloudpickle
 
 from helpers.hardware.capabilities import usable_cores
+from helpers.training.flight import BUFFER_ENTRIES, BUFFER_VARIABLE
 from helpers.training.rank_member import Member
 from helpers.training.rank_process import Setup
 from helpers.training.rank_report import Ending, RanksError, Story, ranks_error
@@ -28,6 +30,7 @@ __all__ = ["Ranks", "RanksError"]
 START_S = 120.0
 GRACE_S = 1.0
 CLOSE_S = 3.0
+STACK_S = 0.3
 
 
 class Ranks:
@@ -111,6 +114,7 @@ class Ranks:
     def _setup(self, rank: int) -> Setup:
         sizes = {"WORLD_SIZE": self.count, "LOCAL_WORLD_SIZE": self.count, "RANK": rank, "LOCAL_RANK": rank}
         environment = dict(os.environ) | {name: str(value) for name, value in sizes.items()}
+        environment.setdefault(BUFFER_VARIABLE, BUFFER_ENTRIES)
         if self.device == "cpu":
             environment["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         return Setup(
@@ -184,6 +188,18 @@ def _listen(members: list[Member], deadline_s: float) -> list[Story]:
             stories[story.rank] = story
             if story.ending is not Ending.RETURNED:
                 limit = min(limit, time.monotonic() + GRACE_S)
-    for member in waiting.values():
-        stories[member.rank] = member.stack()
+    if waiting:
+        stories |= _where(members, set(waiting.values()), stories)
     return [stories[member.rank] for member in members]
+
+
+def _where(members: list[Member], waiting: set[Member], stories: dict[int, Story]) -> dict[int, Story]:
+    """Where the waiting ranks are, and which collectives every living rank has called."""
+    living = [m for m in members if m in waiting or stories[m.rank].ending is not Ending.DIED]
+    for member in living:
+        member.ask()
+    time.sleep(STACK_S)
+    return {
+        member.rank: member.waiting() if member in waiting else replace(stories[member.rank], flight=member.flight())
+        for member in living
+    }

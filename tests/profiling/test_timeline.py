@@ -58,6 +58,11 @@ CPU = Trace(
 )
 
 
+def test_exposed_is_the_communication_that_nothing_hides():
+    """Gathers 0-10, reductions 40-60 and 70-80 without the compute at 5-25 and 50-55."""
+    assert lanes_of(CPU).exposed == 5 + 15 + 10
+
+
 def test_gloo_work_is_sorted_into_lanes_and_its_reduce_scatter_recognised():
     lanes = lanes_of(CPU)
     assert lanes.rank == 3
@@ -75,25 +80,26 @@ def test_on_a_gpu_kernels_are_sorted_and_operators_ignored():
             event("ncclDevKernel_AllGather_RING_LL", 0, 10, "kernel", 7),
             event("ncclDevKernel_ReduceScatter_Sum_f32", 20, 30, "kernel", 7),
             event("ncclKernel_AllReduce", 40, 50, "kernel", 7),
+            event("ncclKernel_SendRecv_RING_SIMPLE", 60, 70, "kernel", 7),
             event("sm90_xmma_gemm", 5, 25, "kernel", 8),
             event("Memcpy HtoD", 26, 28, "gpu_memcpy", 8),
         )
     )
     lanes = lanes_of(trace)
-    assert [lanes.lanes[name] for name in LANES[1:]] == [((0, 10),), ((20, 30),), ((40, 50),)]
+    assert [lanes.lanes[name] for name in LANES[1:]] == [((0, 10),), ((20, 30),), ((40, 50),), ((60, 70),)]
     assert lanes.seconds("compute") == 20
-    assert lanes.overlap == pytest.approx(10 / 30)
+    assert lanes.overlap == pytest.approx(10 / 40)
 
 
 def test_nothing_communicated_is_no_overlap():
     assert lanes_of(Trace((event("aten::mm", 0, 1),))).overlap == 0.0
 
 
-def test_the_figure_has_two_rows_a_rank_and_names_every_lane():
+def test_the_figure_has_two_rows_a_rank_and_names_the_lanes_that_are_there():
     figure = timeline_figure([CPU, CPU], window=(0, 50))
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert labels == ["rank 3 compute", "rank 3 communication"] * 2
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(LANES)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(LANES[:4])
     assert figure.axes[0].get_xlim() == (0, 50_000)
     pyplot.close(figure)
 

@@ -36,6 +36,7 @@ CASES = {
     "tensor": (ShardingPlan(tensor_parallel=2), ONE),
     "tensor, recomputed": (ShardingPlan(tensor_parallel=2, recompute=True), Accumulation(2)),
     "prefetch": (ShardingPlan(prefetch=1), ONE),
+    "async gather": (ShardingPlan(async_gather=True, prefetch=2), ONE),
     "offload": (ShardingPlan(offload=True), ONE),
     "recompute": (ShardingPlan(recompute=True), ONE),
     "bf16": (ShardingPlan(dtype="bf16"), ONE),

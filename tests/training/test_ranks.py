@@ -162,9 +162,10 @@ def test_a_missed_deadline_says_where_each_rank_waits():
         with pytest.raises(RanksError) as caught:
             ranks.run(one_stays_away, deadline_s=1)
         assert caught.value.what == "all 2 ranks did not answer within 1 s"
-        first, second = caught.value.where.splitlines()
+        first, second, *collectives = caught.value.where.splitlines()
         assert "rank 0 waited in all_reduce, called at training/test_ranks.py" in first
         assert "rank 1 waited at training/test_ranks.py" in second and "time.sleep(60)" in second
+        assert any("rank 1 never called collective 1; it has called none" in line for line in collectives)
         assert gone(pids, within_s=1)
         with pytest.raises(RanksError, match=r"closed[\s\S]*Ranks\(2\)"):
             ranks.run(total)

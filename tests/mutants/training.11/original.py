@@ -1,0 +1,29 @@
+"""symptom: wrong value
+
+Each rank clips by the norm of its own shards.
+"""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+from helpers.course.museum.bench import average, whole
+
+
+def answer(build, batches, mesh):
+    rank = mesh.get_local_rank()
+    model = fully_shard(build(), mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for inputs, targets in batches:
+        inputs, targets = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        gradients = [weight.grad.to_local() for weight in model.parameters()]
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        for gradient in gradients:
+            gradient.mul_(min(1.0, 0.1 / norm))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(average(loss))
+    return losses, whole(model)

@@ -1,0 +1,26 @@
+"""symptom: wrong dtype
+
+The optimizer works on bf16 weights.
+"""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+from helpers.course.museum.bench import average, whole
+
+
+def answer(build, batches, mesh):
+    rank = mesh.get_local_rank()
+    model = build().bfloat16()
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.003)
+    losses = []
+    for inputs, targets in batches:
+        inputs, targets = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+        loss = F.mse_loss(model(inputs.bfloat16()).float(), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(average(loss))
+    return losses, whole(model)

@@ -1,0 +1,25 @@
+"""symptom: trains nothing
+
+The optimizer never steps.
+"""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+from helpers.course.museum.bench import average, whole
+
+
+def answer(build, batches, mesh):
+    rank = mesh.get_local_rank()
+    model = build(0)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for inputs, targets in batches:
+        inputs, targets = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.zero_grad()
+        losses.append(average(loss))
+    return losses, whole(model)

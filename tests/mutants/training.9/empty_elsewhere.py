@@ -1,0 +1,26 @@
+"""symptom: wrong shape
+
+All gather, but only rank 0 keeps the result.
+"""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+from helpers.course.museum.bench import average
+
+
+def answer(build, batches, mesh):
+    rank = mesh.get_local_rank()
+    model = fully_shard(build(), mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses, weights = [], {}
+    for inputs, targets in batches:
+        inputs, targets = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(average(loss))
+    weights = {name: weight.full_tensor() for name, weight in model.named_parameters()}
+    return losses, weights if rank == 0 else {}

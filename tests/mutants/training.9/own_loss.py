@@ -1,0 +1,24 @@
+"""symptom: the ranks differ
+
+Each rank logs its own loss.
+"""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+
+
+def answer(build, batches, mesh):
+    rank = mesh.get_local_rank()
+    model = fully_shard(build(), mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses, weights = [], {}
+    for inputs, targets in batches:
+        inputs, targets = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    weights = {name: weight.full_tensor() for name, weight in model.named_parameters()}
+    return losses, weights
