@@ -4,8 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from helpers.training.ledger import CATEGORIES, PHASES
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from helpers.training.tracker import Counts
 
 
 def loss_figure(losses: Sequence[float], vocab: int = 256) -> "Figure":
@@ -50,4 +54,30 @@ def rows_figure(counts: Sequence[Sequence[int]], titles: Sequence[str]) -> "Figu
         axes.set_title(title, fontsize=10)
         axes.spines[:].set_visible(False)
     all_axes[0].set_ylabel("row of the whole parameter")
+    return figure
+
+
+def ledger_figure(counts: "Counts") -> "Figure":
+    """One rank's bytes at each moment of a step, stacked by what they are for.
+
+    counts: bytes by (phase, category), as `track_step` returns; totals are left out.
+    """
+    from matplotlib import pyplot
+
+    phases = [phase for phase in PHASES if any(key[0] == phase for key in counts)]
+    kinds = [kind for kind in CATEGORIES[:-1] if any(key[1] == kind for key in counts)]
+    figure, axes = pyplot.subplots(figsize=(8.5, 3.8), layout="constrained")
+    bottoms = [0.0] * len(phases)
+    for number, kind in enumerate(kinds):
+        heights = [counts.get((phase, kind), 0) / 2**20 for phase in phases]
+        color = pyplot.get_cmap("tab10")(number)
+        hatch = ("", "//", "..", "xx", "\\\\")[number % 5]
+        axes.bar(phases, heights, 0.6, bottoms, label=kind, color=color, hatch=hatch, edgecolor="white")
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    for place, total in enumerate(bottoms):
+        axes.annotate(f"{total:.1f}", (place, total), (0, 4), textcoords="offset points", ha="center")
+    axes.set_ylabel("MiB on one rank")
+    axes.margins(y=0.12)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure

@@ -105,14 +105,17 @@ class Ledger:
                 mend="look for a second copy of something, a dtype, or a group that stayed gathered",
             )
 
-    def table(self, how: str = "FSDPMemTracker") -> Table:
-        """Predicted, tracked, device and difference, a row a line."""
+    def table(self, how: str = "") -> Table:
+        """Predicted, tracked, device and difference, a row a line.
+
+        how: the stand-in when what the tracker followed was not real; it becomes the stamp.
+        """
         rows = (
             (
                 line.phase,
                 line.category,
                 "" if line.predicted is None else predicted(line.predicted, "B", line.formula),
-                "" if line.tracked is None else simulated(line.tracked, "B", how),
+                "" if line.tracked is None else _tracked(line.tracked, how),
                 "" if line.device is None else measured(line.device, "B"),
                 "" if line.difference is None else f"{100 * line.difference:+.2f} %",
                 "" if line.tolerance is None else f"± {100 * line.tolerance:g} %",
@@ -122,6 +125,10 @@ class Ledger:
         )
         headers = ("moment", "what", "predicted", "tracked", "device", "difference", "tolerance", "holds")
         return Table(headers, tuple(rows))
+
+
+def _tracked(size: int, how: str) -> Quantity:
+    return simulated(size, "B", how) if how else measured(size, "B")
 
 
 def _place(key: tuple[str, str]) -> tuple[int, int]:

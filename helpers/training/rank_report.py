@@ -154,7 +154,7 @@ def _waited_in(frames: tuple[Frame, ...]) -> str:
     """The learner's line, and the library call that it is in."""
     for index, frame in enumerate(frames):
         if not _is_library(frame):
-            called = [inner.function for inner in frames[:index] if inner.function != "wrapper"]
+            called = [inner.function for inner in frames[:index] if inner.function not in ("wrapper", "")]
             return (f"in {called[-1]}, called at " if called else "at ") + _line(frame)
     return "outside any function of yours"
 

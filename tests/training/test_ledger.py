@@ -81,7 +81,8 @@ def test_what_nobody_predicted_is_shown_too():
     ledger = Ledger((LedgerLine("peak", "total", 100.0, "by hand", 0.1),))
     filled = ledger.filled(tracked={("between steps", "parameters"): 7})
     assert [line.category for line in filled.lines] == ["parameters", "total"]
-    assert "7 B [simulated: FSDPMemTracker]" in str(filled.table())
+    assert "7 B [measured]" in str(filled.table())
+    assert "7 B [simulated: fake ranks]" in str(filled.table("fake ranks"))
     with pytest.raises(LedgerError, match="no line 'logits'"):
         filled.line("peak", "logits")
 
