@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GIB, NODE = 2**30, 8
-HOW = "sharding code on fake ranks, time by ring formulas"
+HOW = "fake ranks, ring formulas"
 BASE_S, HOP_S, NODE_HOP_S = 6.6e-6, 0.6e-6, 2.7e-6
 """Seconds of a collective's start, of a hop inside a node, and of one between nodes: the constants of
 torch's own cost model, torch/distributed/tensor/_collective_utils.py in 2.13."""

@@ -81,3 +81,19 @@ def ledger_figure(counts: "Counts") -> "Figure":
     axes.grid(axis="y", alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure
+
+
+def curves_figure(curves: "dict[str, Sequence[float]]", vocab: int = 256) -> "Figure":
+    """Losses in nats per token of several runs over their steps, told apart by line style and marker too."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.4), layout="constrained")
+    for number, (name, losses) in enumerate(curves.items()):
+        style = {"linestyle": ("-", "--", ":", "-.")[number % 4], "marker": "os^D"[number % 4], "markersize": 4}
+        axes.plot(range(1, len(losses) + 1), losses, label=name, **style)
+    axes.axhline(math.log(vocab), color="#999999", linewidth=0.8)
+    axes.annotate(f"a uniform guess: ln {vocab}", (1, math.log(vocab)), (0, 4), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="step", ylabel="nats per byte", ylim=(0, math.log(vocab) + 1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left")
+    return figure
