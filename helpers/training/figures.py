@@ -92,7 +92,9 @@ def curves_figure(curves: "dict[str, Sequence[float]]", vocab: int = 256) -> "Fi
         style = {"linestyle": ("-", "--", ":", "-.")[number % 4], "marker": "os^D"[number % 4], "markersize": 4}
         axes.plot(range(1, len(losses) + 1), losses, label=name, **style)
     axes.axhline(math.log(vocab), color="#999999", linewidth=0.8)
-    axes.annotate(f"a uniform guess: ln {vocab}", (1, math.log(vocab)), (0, 4), textcoords="offset points", fontsize=8)
+    last = max(map(len, curves.values()))
+    place = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8}
+    axes.annotate(f"a uniform guess: ln {vocab}", (last, math.log(vocab)), **place)
     axes.set(xlabel="step", ylabel="nats per byte", ylim=(0, math.log(vocab) + 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
