@@ -24,7 +24,7 @@ class CatalogueError(CourseError):
 class Entry:
     """One notebook, from its metadata `course`.
 
-    id: `training/01_fully_shard`, `solutions/edge/01_saxpy`, `00_start_here`. minutes: to read and
+    id: `training/03_fully_shard`, `solutions/edge/01_saxpy`, `00_start_here`. minutes: to read and
     do. live: the requirement, as `cuda>=2`, under which it runs on the real thing; '' for
     everywhere. otherwise: `simulated` or `recorded`; how: the stand-in in words.
     """

@@ -62,7 +62,7 @@ class Target:
     timeout_s: dict[str, int]
 
     def timeout(self, notebook: str) -> int:
-        """Seconds that `notebook` (an id such as `training/01_fully_shard`) may take."""
+        """Seconds that `notebook` (an id such as `training/03_fully_shard`) may take."""
         return self.timeout_s.get(notebook, self.timeout_s["default"])
 
     def unmet(self, machine: Capabilities) -> tuple[str, ...]:

@@ -99,3 +99,20 @@ def curves_figure(curves: "dict[str, Sequence[float]]", vocab: int = 256) -> "Fi
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
     return figure
+
+
+def bars_figure(charts: "dict[str, dict[str, float]]") -> "Figure":
+    """Horizontal bars, a chart for each title side by side, with the same names down the left and values at the ends."""
+    from matplotlib import pyplot
+
+    names = list(next(iter(charts.values())))
+    size = (4.2 * len(charts) + 1, 0.36 * len(names) + 1.1)
+    figure, all_axes = pyplot.subplots(1, len(charts), figsize=size, sharey=True, layout="constrained")
+    for axes, (title, values), hatch in zip(all_axes, charts.items(), ("", "//", "..")):
+        bars = axes.barh(names, [values[name] for name in names], color="#9ecae1", edgecolor="#333333", hatch=hatch)
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.margins(x=0.15)
+        axes.grid(axis="x", alpha=0.3)
+    all_axes[0].invert_yaxis()
+    return figure

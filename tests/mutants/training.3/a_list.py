@@ -1,0 +1,13 @@
+"""symptom: wrong type
+
+Returns the chunks, not the whole.
+"""
+
+
+def answer(shard, rank, world, send, receive):
+    chunks = [None] * world
+    chunks[rank] = shard
+    for step in range(world - 1):
+        send(chunks[(rank - step) % world], (rank + 1) % world)
+        chunks[(rank - step - 1) % world] = receive((rank - 1) % world)
+    return chunks

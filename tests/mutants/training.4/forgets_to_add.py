@@ -1,0 +1,13 @@
+"""symptom: wrong value
+
+Passes chunks on without adding its own.
+"""
+
+
+def answer(full, rank, world, send, receive):
+    chunks = full.chunk(world)
+    part = chunks[(rank - 1) % world].clone()
+    for step in range(world - 1):
+        send(part, (rank + 1) % world)
+        part = receive((rank - 1) % world)
+    return part

@@ -1,0 +1,12 @@
+"""symptom: the input was changed
+
+Adds into the tensor that it was given.
+"""
+
+
+def answer(full, rank, world, send, receive):
+    chunks = full.chunk(world)
+    for step in range(world - 1):
+        send(chunks[(rank - step - 1) % world], (rank + 1) % world)
+        chunks[(rank - step - 2) % world].add_(receive((rank - 1) % world))
+    return chunks[rank].clone()

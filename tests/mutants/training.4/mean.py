@@ -1,0 +1,13 @@
+"""symptom: off by a constant factor
+
+Divides by the number of ranks.
+"""
+
+
+def answer(full, rank, world, send, receive):
+    chunks = full.chunk(world)
+    part = chunks[(rank - 1) % world].clone()
+    for step in range(world - 1):
+        send(part, (rank + 1) % world)
+        part = receive((rank - 1) % world) + chunks[(rank - step - 2) % world]
+    return (part / world).to(full.dtype)

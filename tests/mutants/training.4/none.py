@@ -1,0 +1,12 @@
+"""symptom: wrong type
+
+Forgets to return.
+"""
+
+
+def answer(full, rank, world, send, receive):
+    chunks = full.chunk(world)
+    part = chunks[(rank - 1) % world].clone()
+    for step in range(world - 1):
+        send(part, (rank + 1) % world)
+        part = receive((rank - 1) % world) + chunks[(rank - step - 2) % world]

@@ -1,0 +1,13 @@
+"""symptom: too much traffic
+
+Adds bf16 up in fp32, and sends it so.
+"""
+
+
+def answer(full, rank, world, send, receive):
+    chunks = full.float().chunk(world)
+    part = chunks[(rank - 1) % world].clone()
+    for step in range(world - 1):
+        send(part, (rank + 1) % world)
+        part = receive((rank - 1) % world) + chunks[(rank - step - 2) % world]
+    return part.to(full.dtype)
