@@ -9,6 +9,7 @@ from helpers.errors import CourseError
 from helpers.measure import Quantity, simulated
 from helpers.training.collectives import Collective
 from helpers.training.mfu import flops_per_token, recomputed_flops_per_token
+from helpers.training.plan import ShardingPlan
 from helpers.training.simulate import Simulation
 from helpers.training.traffic import sent_bytes
 
@@ -130,26 +131,37 @@ def estimate(simulation: Simulation, accelerator: str, network: str) -> Estimate
     model_flop = tokens * flops_per_token(config) / plan.tensor_parallel
     again = tokens * recomputed_flops_per_token(config) / plan.tensor_parallel if plan.recompute else 0.0
     compute = (model_flop + again) / gpu.achievable
-    seconds = [collective_seconds(entry, gpu, fabric, plan.tensor_parallel) for entry in simulation.collectives]
+    shards = plan.shards(simulation.ranks)
+    apart = [distance(entry, plan, shards) for entry in simulation.collectives]
+    seconds = [collective_seconds(entry, gpu, fabric, far) for entry, far in zip(simulation.collectives, apart)]
     exposed = _exposed(simulation.collectives, seconds)
     step = max(compute, sum(seconds)) + exposed
     fits = simulation.peak <= gpu.memory
     return Estimate(simulation, gpu, fabric, compute, sum(seconds), exposed, model_flop / step / gpu.peak, fits)
 
 
-def collective_seconds(entry: Collective, gpu: Accelerator, network: Network, tensor_parallel: int) -> float:
+def collective_seconds(entry: Collective, gpu: Accelerator, network: Network, apart: int) -> float:
     """Seconds of all calls of one kind: α for each hop of the ring, and its bytes at the narrowest link.
 
-    Ranks are placed so that tensor ranks are neighbours, then shards, then replicas. A ring through
-    whole nodes leaves and enters each by all its adapters.
+    apart: the distance of two neighbours of the ring in the line of ranks, 1 for ranks side by side.
+    As many rings lie side by side; those that leave a node share its adapters.
     """
-    neighbours = entry.ranks * (tensor_parallel if entry.ranks != tensor_parallel else 1)
-    nodes = math.ceil(neighbours / NODE)
+    nodes = math.ceil(apart * entry.ranks / NODE)
     hops = entry.ranks - 1
     between = min(hops, nodes - 1)
     latency = BASE_S + (hops - between) * HOP_S + between * NODE_HOP_S
-    width = min(gpu.link, network.node) if nodes > 1 else gpu.link
+    width = min(gpu.link, network.node / min(apart, NODE)) if nodes > 1 else gpu.link
     return entry.count * latency + sent_bytes(entry, "nccl") / width
+
+
+def distance(entry: Collective, plan: ShardingPlan, shards: int) -> int:
+    """How far apart the ranks of a collective are: tensor ranks are neighbours, then shards, then replicas.
+
+    All-reduces over as many replicas as tensor ranks are counted as one kind, and taken for the slower.
+    """
+    if entry.kind == "all_reduce" and entry.ranks == plan.replicas > 1:
+        return shards * plan.tensor_parallel
+    return 1 if entry.kind == "all_reduce" else plan.tensor_parallel
 
 
 def _exposed(collectives: Sequence[Collective], seconds: Sequence[float]) -> float:

@@ -102,7 +102,7 @@ def curves_figure(curves: "dict[str, Sequence[float]]", vocab: int = 256) -> "Fi
 
 
 def bars_figure(charts: "dict[str, dict[str, float]]") -> "Figure":
-    """Horizontal bars, a chart for each title side by side, with the same names down the left and values at the ends."""
+    """Horizontal bars: a chart for each title side by side, names down the left, values at the ends."""
     from matplotlib import pyplot
 
     names = list(next(iter(charts.values())))

@@ -10,6 +10,7 @@ from helpers.training.cluster import (
     NETWORKS,
     ClusterError,
     collective_seconds,
+    distance,
     estimate,
     scaling_figure,
 )
@@ -117,6 +118,22 @@ def test_a_slower_network_costs_and_more_ranks_never_help_the_wire():
     assert collective_seconds(near, fast, slow, 1) == collective_seconds(near, fast, wide, 1)
     assert collective_seconds(far, fast, slow, 1) > 20 * collective_seconds(far, fast, wide, 1)
     assert collective_seconds(far, fast, wide, 1) > collective_seconds(near, fast, wide, 1)
+
+
+def test_replicas_of_one_shard_share_the_adapters_of_their_nodes():
+    """Two copies, each a node of 8: eight rings of two ranks leave each node through the same adapters."""
+    gpu, network = ACCELERATORS["H100"], NETWORKS["1 × 100 Gb/s"]
+    entry, plan = Collective("all_reduce", 2, 1, 10**9), ShardingPlan(replicas=2)
+    assert distance(entry, plan, 8) == 8
+    across = collective_seconds(entry, gpu, network, 8)
+    assert across == pytest.approx(10**9 / (12.5e9 / 8) + 6.6e-6 + 2.7e-6)
+    assert collective_seconds(entry, gpu, network, 4) == pytest.approx(10**9 / 450e9 + 6.6e-6 + 0.6e-6)
+
+
+def test_tensor_ranks_are_neighbours_and_their_shards_lie_apart():
+    plan = ShardingPlan(tensor_parallel=2)
+    assert distance(Collective("all_reduce", 2, 1, 8), plan, 8) == 1
+    assert distance(Collective("all_gather", 8, 1, 8), plan, 8) == 2
 
 
 def test_unknown_machines_are_refused():
