@@ -48,6 +48,16 @@ class Visit:
     message: str = ""
 
 
+@dataclass(frozen=True)
+class Call:
+    """Work on two ranks: how it ended (`returned`, `hangs` or `aborts`), what each rank returned, and the
+    message of the ranks when they did not return."""
+
+    ending: str
+    results: tuple = ()
+    message: str = ""
+
+
 def visit(script: Script, task: Task, seed: int, steps: tuple[int, ...], deadline_s: float = DEADLINE_S) -> Visit:
     """Run `script` on two ranks, once for each number of steps, with `deadline_s` seconds for each.
 
@@ -55,17 +65,28 @@ def visit(script: Script, task: Task, seed: int, steps: tuple[int, ...], deadlin
     """
     attempts = {}
     for count in steps:
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                pool = _pool()
-                pool.run(_receive, script, deadline_s=START_S)
-                by_rank = pool.run(_perform, script, task, seed, count, deadline_s=deadline_s)
-        except RanksError as error:
-            return Visit(_ending(error), message=str(error))
-        if all(attempt.missing for attempt in by_rank):
-            raise NotImplementedError(by_rank[0].missing)
-        attempts[count] = tuple(by_rank)
+        call = on_ranks(_perform, script, task, seed, count, deadline_s=deadline_s)
+        if call.ending != "returned":
+            return Visit(call.ending, message=call.message)
+        if all(attempt.missing for attempt in call.results):
+            raise NotImplementedError(call.results[0].missing)
+        attempts[count] = call.results
     return Visit("returned", attempts)
+
+
+def on_ranks(work: Callable, *arguments, deadline_s: float = DEADLINE_S) -> Call:
+    """Call `work(*arguments)` on the two ranks of the museum, which are replaced when it breaks them.
+
+    The deadline counts when the ranks have read the arguments. What the ranks print is dropped.
+    Raises `RanksError` when the work raises on a rank.
+    """
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            pool = _pool()
+            pool.run(_receive, arguments, deadline_s=START_S)
+            return Call("returned", tuple(pool.run(work, *arguments, deadline_s=deadline_s)))
+    except RanksError as error:
+        return Call(_ending(error), message=str(error))
 
 
 def _ending(error: RanksError) -> str:
@@ -105,8 +126,8 @@ def _warm_up(build: Build, batches: list, mesh: DeviceMesh) -> tuple:
     return [average(loss)], whole(model)
 
 
-def _receive(script: Script) -> None:
-    """Nothing: a rank that got the script has imported what the script needs, before its time counts."""
+def _receive(arguments: tuple) -> None:
+    """Nothing: a rank that got a script has imported what the script needs, before its time counts."""
 
 
 def _perform(script: Script, task: Task, seed: int, steps: int, state: dict) -> Attempt:

@@ -1,0 +1,48 @@
+"""symptom: wrong dtype
+
+The layers are handed fp32 weights, and fp32 inputs to go with them.
+"""
+
+import types
+
+import torch
+import torch.distributed as dist
+
+from helpers.course.exercises.training.by_hand_parts import before_backward, pad
+
+
+def cut_again(layer, name, shard):
+    padded = torch.empty(shard.padded.shape)
+    whole = torch.nn.Parameter(padded.data[: len(shard.whole)])
+    padded.untyped_storage().resize_(0)
+    return types.SimpleNamespace(rows=shard.rows, padded=padded, whole=whole)
+
+
+def answer(layer, name, shard):
+    shard = cut_again(layer, name, shard)
+
+    def gather(*_):
+        shard.padded.untyped_storage().resize_(shard.padded.nbytes)
+        dist.all_gather_into_tensor(shard.padded, shard.rows.detach().to(shard.padded.dtype))
+        setattr(layer, name, shard.whole)
+
+    def as_fp32(_, inputs):
+        return tuple(each.float() if each.is_floating_point() else each for each in inputs)
+
+    def free(*_):
+        shard.padded.untyped_storage().resize_(0)
+        setattr(layer, name, shard.rows)
+
+    def reduce(*_):
+        part = torch.empty_like(shard.rows)
+        gradient = pad(shard.whole.grad.float(), len(shard.padded))
+        dist.reduce_scatter_tensor(part, gradient, op=dist.ReduceOp.AVG)
+        shard.rows.grad = part if shard.rows.grad is None else shard.rows.grad + part
+        shard.whole.grad = None
+        free()
+
+    layer.register_forward_pre_hook(gather)
+    layer.register_forward_pre_hook(as_fp32)
+    layer.register_forward_hook(free)
+    before_backward(layer, gather)
+    shard.whole.register_post_accumulate_grad_hook(reduce)
