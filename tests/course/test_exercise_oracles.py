@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers.course.exercises.edge import _cases
+from helpers.course.exercises.edge.saxpy import _cases
 from helpers.course.exercises.profiling import Product, work_counted
 
 

@@ -1,1 +1,1 @@
-"""The exercises of each track. A module a track, named after it, with a tuple `EXERCISES`."""
+"""The exercises of each track: a package a track, named after it, with a tuple `EXERCISES`."""
