@@ -228,6 +228,7 @@ EXERCISES = (
         "Mend: two models in one",
         "fully_shard does not broadcast: each rank cuts its rows from its own model.",
         "Which number does each rank hand to build?",
+        "What differs between ranks is the data. The seed of the weights is one that all of them share.",
     ),
     _exercise(
         9,
