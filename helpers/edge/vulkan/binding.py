@@ -145,6 +145,19 @@ VK_SCOPE_SUBGROUP_KHR = 3
 VK_SCOPE_QUEUE_FAMILY_KHR = 5
 VK_COMMAND_BUFFER_LEVEL_PRIMARY = 0
 VK_COMMAND_BUFFER_LEVEL_SECONDARY = 1
+VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT = 0
+VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT = 1
+VK_VALIDATION_FEATURE_ENABLE_BEST_PRACTICES_EXT = 2
+VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT = 3
+VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT = 4
+VK_LAYER_SETTING_TYPE_BOOL32_EXT = 0
+VK_LAYER_SETTING_TYPE_INT32_EXT = 1
+VK_LAYER_SETTING_TYPE_INT64_EXT = 2
+VK_LAYER_SETTING_TYPE_UINT32_EXT = 3
+VK_LAYER_SETTING_TYPE_UINT64_EXT = 4
+VK_LAYER_SETTING_TYPE_FLOAT32_EXT = 5
+VK_LAYER_SETTING_TYPE_FLOAT64_EXT = 6
+VK_LAYER_SETTING_TYPE_STRING_EXT = 7
 VK_BUFFER_USAGE_TRANSFER_SRC_BIT = 0x1
 VK_BUFFER_USAGE_TRANSFER_DST_BIT = 0x2
 VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT = 0x4
@@ -182,6 +195,30 @@ VK_MEMORY_PROPERTY_PROTECTED_BIT = 0x20
 VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD = 0x40
 VK_MEMORY_PROPERTY_DEVICE_UNCACHED_BIT_AMD = 0x80
 VK_MEMORY_PROPERTY_RDMA_CAPABLE_BIT_NV = 0x100
+VK_MEMORY_HEAP_DEVICE_LOCAL_BIT = 0x1
+VK_MEMORY_HEAP_MULTI_INSTANCE_BIT = 0x2
+VK_MEMORY_HEAP_TILE_MEMORY_BIT_QCOM = 0x8
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT = 0x1
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_BIT = 0x2
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT_BIT = 0x4
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_TEXTURE_BIT = 0x8
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_TEXTURE_KMT_BIT = 0x10
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP_BIT = 0x20
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE_BIT = 0x40
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_DMA_BUF_BIT_EXT = 0x200
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_ANDROID_HARDWARE_BUFFER_BIT_ANDROID = 0x400
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT = 0x80
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_MAPPED_FOREIGN_MEMORY_BIT_EXT = 0x100
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_ZIRCON_VMO_BIT_FUCHSIA = 0x800
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_RDMA_ADDRESS_BIT_NV = 0x1000
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_OH_NATIVE_BUFFER_BIT_OHOS = 0x8000
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_SCREEN_BUFFER_BIT_QNX = 0x4000
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_MTLBUFFER_BIT_EXT = 0x10000
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_MTLTEXTURE_BIT_EXT = 0x20000
+VK_EXTERNAL_MEMORY_HANDLE_TYPE_MTLHEAP_BIT_EXT = 0x40000
+VK_EXTERNAL_MEMORY_FEATURE_DEDICATED_ONLY_BIT = 0x1
+VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT = 0x2
+VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT = 0x4
 VK_SHADER_STAGE_VERTEX_BIT = 0x1
 VK_SHADER_STAGE_TESSELLATION_CONTROL_BIT = 0x2
 VK_SHADER_STAGE_TESSELLATION_EVALUATION_BIT = 0x4
@@ -200,6 +237,27 @@ VK_SHADER_STAGE_TASK_BIT_EXT = 0x40
 VK_SHADER_STAGE_MESH_BIT_EXT = 0x80
 VK_SHADER_STAGE_SUBPASS_SHADING_BIT_HUAWEI = 0x4000
 VK_SHADER_STAGE_CLUSTER_CULLING_BIT_HUAWEI = 0x80000
+VK_PIPELINE_SHADER_STAGE_CREATE_ALLOW_VARYING_SUBGROUP_SIZE_BIT = 0x1
+VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 0x2
+VK_SUBGROUP_FEATURE_BASIC_BIT = 0x1
+VK_SUBGROUP_FEATURE_VOTE_BIT = 0x2
+VK_SUBGROUP_FEATURE_ARITHMETIC_BIT = 0x4
+VK_SUBGROUP_FEATURE_BALLOT_BIT = 0x8
+VK_SUBGROUP_FEATURE_SHUFFLE_BIT = 0x10
+VK_SUBGROUP_FEATURE_SHUFFLE_RELATIVE_BIT = 0x20
+VK_SUBGROUP_FEATURE_CLUSTERED_BIT = 0x40
+VK_SUBGROUP_FEATURE_QUAD_BIT = 0x80
+VK_SUBGROUP_FEATURE_ROTATE_BIT = 0x200
+VK_SUBGROUP_FEATURE_ROTATE_CLUSTERED_BIT = 0x400
+VK_SUBGROUP_FEATURE_PARTITIONED_BIT_EXT = 0x100
+VK_COMMAND_POOL_CREATE_TRANSIENT_BIT = 0x1
+VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT = 0x2
+VK_COMMAND_POOL_CREATE_PROTECTED_BIT = 0x4
+VK_DESCRIPTOR_POOL_CREATE_FREE_DESCRIPTOR_SET_BIT = 0x1
+VK_DESCRIPTOR_POOL_CREATE_UPDATE_AFTER_BIND_BIT = 0x2
+VK_DESCRIPTOR_POOL_CREATE_HOST_ONLY_BIT_EXT = 0x4
+VK_DESCRIPTOR_POOL_CREATE_ALLOW_OVERALLOCATION_SETS_BIT_NV = 0x8
+VK_DESCRIPTOR_POOL_CREATE_ALLOW_OVERALLOCATION_POOLS_BIT_NV = 0x10
 VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT = 0x1
 VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT = 0x2
 VK_PIPELINE_STAGE_VERTEX_INPUT_BIT = 0x4
@@ -628,6 +686,31 @@ class VkQueueFamilyProperties(Structure):
         ("minImageTransferGranularity", VkExtent3D),
     )
 
+class VkPhysicalDeviceExternalBufferInfo(Structure):
+    stype = 1000071002
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("flags", c_uint32),
+        ("usage", c_uint32),
+        ("handleType", c_uint32),
+    )
+
+class VkExternalMemoryProperties(Structure):
+    _fields_ = (
+        ("externalMemoryFeatures", c_uint32),
+        ("exportFromImportedHandleTypes", c_uint32),
+        ("compatibleHandleTypes", c_uint32),
+    )
+
+class VkExternalBufferProperties(Structure):
+    stype = 1000071003
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("externalMemoryProperties", VkExternalMemoryProperties),
+    )
+
 class VkCooperativeMatrixPropertiesKHR(Structure):
     stype = 1000506001
     _fields_ = (
@@ -699,6 +782,14 @@ class VkMemoryAllocateInfo(Structure):
         ("memoryTypeIndex", c_uint32),
     )
 
+class VkMemoryHostPointerPropertiesEXT(Structure):
+    stype = 1000178001
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("memoryTypeBits", c_uint32),
+    )
+
 class VkShaderModuleCreateInfo(Structure):
     stype = 16
     _fields_ = (
@@ -745,6 +836,16 @@ class VkPipelineLayoutCreateInfo(Structure):
         ("pSetLayouts", POINTER(c_uint64)),
         ("pushConstantRangeCount", c_uint32),
         ("pPushConstantRanges", POINTER(VkPushConstantRange)),
+    )
+
+class VkPipelineCacheCreateInfo(Structure):
+    stype = 17
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("flags", c_uint32),
+        ("initialDataSize", c_size_t),
+        ("pInitialData", c_void_p),
     )
 
 class VkSpecializationMapEntry(Structure):
@@ -944,6 +1045,13 @@ class VkImageMemoryBarrier(Structure):
         ("subresourceRange", VkImageSubresourceRange),
     )
 
+class VkBufferCopy(Structure):
+    _fields_ = (
+        ("srcOffset", c_uint64),
+        ("dstOffset", c_uint64),
+        ("size", c_uint64),
+    )
+
 class VkQueryPoolCreateInfo(Structure):
     stype = 11
     _fields_ = (
@@ -1007,6 +1115,158 @@ class VkPhysicalDeviceDriverProperties(Structure):
         ("conformanceVersion", VkConformanceVersion),
     )
 
+class VkPhysicalDeviceIDProperties(Structure):
+    stype = 1000071004
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("deviceUUID", c_uint8 * 16),
+        ("driverUUID", c_uint8 * 16),
+        ("deviceLUID", c_uint8 * 8),
+        ("deviceNodeMask", c_uint32),
+        ("deviceLUIDValid", c_uint32),
+    )
+
+class VkPhysicalDeviceMaintenance3Properties(Structure):
+    stype = 1000168000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("maxPerSetDescriptors", c_uint32),
+        ("maxMemoryAllocationSize", c_uint64),
+    )
+
+class VkPhysicalDevice16BitStorageFeatures(Structure):
+    stype = 1000083000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("storageBuffer16BitAccess", c_uint32),
+        ("uniformAndStorageBuffer16BitAccess", c_uint32),
+        ("storagePushConstant16", c_uint32),
+        ("storageInputOutput16", c_uint32),
+    )
+
+class VkPhysicalDevice8BitStorageFeatures(Structure):
+    stype = 1000177000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("storageBuffer8BitAccess", c_uint32),
+        ("uniformAndStorageBuffer8BitAccess", c_uint32),
+        ("storagePushConstant8", c_uint32),
+    )
+
+class VkPhysicalDeviceShaderFloat16Int8Features(Structure):
+    stype = 1000082000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("shaderFloat16", c_uint32),
+        ("shaderInt8", c_uint32),
+    )
+
+class VkPhysicalDeviceShaderBfloat16FeaturesKHR(Structure):
+    stype = 1000141000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("shaderBFloat16Type", c_uint32),
+        ("shaderBFloat16DotProduct", c_uint32),
+        ("shaderBFloat16CooperativeMatrix", c_uint32),
+    )
+
+class VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures(Structure):
+    stype = 1000175000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("shaderSubgroupExtendedTypes", c_uint32),
+    )
+
+class VkPhysicalDeviceScalarBlockLayoutFeatures(Structure):
+    stype = 1000221000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("scalarBlockLayout", c_uint32),
+    )
+
+class VkPhysicalDeviceVulkanMemoryModelFeatures(Structure):
+    stype = 1000211000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("vulkanMemoryModel", c_uint32),
+        ("vulkanMemoryModelDeviceScope", c_uint32),
+        ("vulkanMemoryModelAvailabilityVisibilityChains", c_uint32),
+    )
+
+class VkPhysicalDeviceSubgroupSizeControlFeatures(Structure):
+    stype = 1000225002
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("subgroupSizeControl", c_uint32),
+        ("computeFullSubgroups", c_uint32),
+    )
+
+class VkPhysicalDeviceSubgroupSizeControlProperties(Structure):
+    stype = 1000225000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("minSubgroupSize", c_uint32),
+        ("maxSubgroupSize", c_uint32),
+        ("maxComputeWorkgroupSubgroups", c_uint32),
+        ("requiredSubgroupSizeStages", c_uint32),
+    )
+
+class VkPhysicalDeviceShaderIntegerDotProductFeatures(Structure):
+    stype = 1000280000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("shaderIntegerDotProduct", c_uint32),
+    )
+
+class VkPhysicalDeviceShaderIntegerDotProductProperties(Structure):
+    stype = 1000280001
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("integerDotProduct8BitUnsignedAccelerated", c_uint32),
+        ("integerDotProduct8BitSignedAccelerated", c_uint32),
+        ("integerDotProduct8BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProduct4x8BitPackedUnsignedAccelerated", c_uint32),
+        ("integerDotProduct4x8BitPackedSignedAccelerated", c_uint32),
+        ("integerDotProduct4x8BitPackedMixedSignednessAccelerated", c_uint32),
+        ("integerDotProduct16BitUnsignedAccelerated", c_uint32),
+        ("integerDotProduct16BitSignedAccelerated", c_uint32),
+        ("integerDotProduct16BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProduct32BitUnsignedAccelerated", c_uint32),
+        ("integerDotProduct32BitSignedAccelerated", c_uint32),
+        ("integerDotProduct32BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProduct64BitUnsignedAccelerated", c_uint32),
+        ("integerDotProduct64BitSignedAccelerated", c_uint32),
+        ("integerDotProduct64BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating8BitUnsignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating8BitSignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating8BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating4x8BitPackedUnsignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating4x8BitPackedSignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating4x8BitPackedMixedSignednessAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating16BitUnsignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating16BitSignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating16BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating32BitUnsignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating32BitSignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating32BitMixedSignednessAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating64BitUnsignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating64BitSignedAccelerated", c_uint32),
+        ("integerDotProductAccumulatingSaturating64BitMixedSignednessAccelerated", c_uint32),
+    )
+
 class VkPhysicalDeviceCooperativeMatrixFeaturesKHR(Structure):
     stype = 1000506000
     _fields_ = (
@@ -1014,6 +1274,76 @@ class VkPhysicalDeviceCooperativeMatrixFeaturesKHR(Structure):
         ("pNext", c_void_p),
         ("cooperativeMatrix", c_uint32),
         ("cooperativeMatrixRobustBufferAccess", c_uint32),
+    )
+
+class VkPhysicalDeviceCooperativeMatrixPropertiesKHR(Structure):
+    stype = 1000506002
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("cooperativeMatrixSupportedStages", c_uint32),
+    )
+
+class VkPhysicalDeviceExternalMemoryHostPropertiesEXT(Structure):
+    stype = 1000178002
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("minImportedHostPointerAlignment", c_uint64),
+    )
+
+class VkExternalMemoryBufferCreateInfo(Structure):
+    stype = 1000072000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("handleTypes", c_uint32),
+    )
+
+class VkImportMemoryHostPointerInfoEXT(Structure):
+    stype = 1000178000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("handleType", c_uint32),
+        ("pHostPointer", c_void_p),
+    )
+
+class VkPipelineShaderStageRequiredSubgroupSizeCreateInfo(Structure):
+    stype = 1000225001
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("requiredSubgroupSize", c_uint32),
+    )
+
+class VkValidationFeaturesEXT(Structure):
+    stype = 1000247000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("enabledValidationFeatureCount", c_uint32),
+        ("pEnabledValidationFeatures", POINTER(c_int32)),
+        ("disabledValidationFeatureCount", c_uint32),
+        ("pDisabledValidationFeatures", POINTER(c_int32)),
+    )
+
+class VkLayerSettingEXT(Structure):
+    _fields_ = (
+        ("pLayerName", c_char_p),
+        ("pSettingName", c_char_p),
+        ("type", c_int32),
+        ("valueCount", c_uint32),
+        ("pValues", c_void_p),
+    )
+
+class VkLayerSettingsCreateInfoEXT(Structure):
+    stype = 1000496000
+    _fields_ = (
+        ("sType", c_int32),
+        ("pNext", c_void_p),
+        ("settingCount", c_uint32),
+        ("pSettings", POINTER(VkLayerSettingEXT)),
     )
 
 class VkDebugUtilsLabelEXT(Structure):
@@ -1066,6 +1396,7 @@ COMMANDS = {
     "vkGetPhysicalDeviceFeatures2": (None, (c_void_p, POINTER(VkPhysicalDeviceFeatures2),)),
     "vkGetPhysicalDeviceMemoryProperties": (None, (c_void_p, POINTER(VkPhysicalDeviceMemoryProperties),)),
     "vkGetPhysicalDeviceQueueFamilyProperties": (None, (c_void_p, POINTER(c_uint32), POINTER(VkQueueFamilyProperties),)),
+    "vkGetPhysicalDeviceExternalBufferProperties": (None, (c_void_p, POINTER(VkPhysicalDeviceExternalBufferInfo), POINTER(VkExternalBufferProperties),)),
     "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR": (c_int32, (c_void_p, POINTER(c_uint32), POINTER(VkCooperativeMatrixPropertiesKHR),)),
     "vkEnumerateDeviceExtensionProperties": (c_int32, (c_void_p, c_char_p, POINTER(c_uint32), POINTER(VkExtensionProperties),)),
     "vkCreateDevice": (c_int32, (c_void_p, POINTER(VkDeviceCreateInfo), c_void_p, POINTER(c_void_p),)),
@@ -1078,6 +1409,7 @@ COMMANDS = {
     "vkAllocateMemory": (c_int32, (c_void_p, POINTER(VkMemoryAllocateInfo), c_void_p, POINTER(c_uint64),)),
     "vkFreeMemory": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkBindBufferMemory": (c_int32, (c_void_p, c_uint64, c_uint64, c_uint64,)),
+    "vkGetMemoryHostPointerPropertiesEXT": (c_int32, (c_void_p, c_uint32, c_void_p, POINTER(VkMemoryHostPointerPropertiesEXT),)),
     "vkMapMemory": (c_int32, (c_void_p, c_uint64, c_uint64, c_uint64, c_uint32, POINTER(c_void_p),)),
     "vkUnmapMemory": (None, (c_void_p, c_uint64,)),
     "vkCreateShaderModule": (c_int32, (c_void_p, POINTER(VkShaderModuleCreateInfo), c_void_p, POINTER(c_uint64),)),
@@ -1086,11 +1418,15 @@ COMMANDS = {
     "vkDestroyDescriptorSetLayout": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkCreatePipelineLayout": (c_int32, (c_void_p, POINTER(VkPipelineLayoutCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyPipelineLayout": (None, (c_void_p, c_uint64, c_void_p,)),
+    "vkCreatePipelineCache": (c_int32, (c_void_p, POINTER(VkPipelineCacheCreateInfo), c_void_p, POINTER(c_uint64),)),
+    "vkDestroyPipelineCache": (None, (c_void_p, c_uint64, c_void_p,)),
+    "vkGetPipelineCacheData": (c_int32, (c_void_p, c_uint64, POINTER(c_size_t), c_void_p,)),
     "vkCreateComputePipelines": (c_int32, (c_void_p, c_uint64, c_uint32, POINTER(VkComputePipelineCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyPipeline": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkCreateDescriptorPool": (c_int32, (c_void_p, POINTER(VkDescriptorPoolCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyDescriptorPool": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkAllocateDescriptorSets": (c_int32, (c_void_p, POINTER(VkDescriptorSetAllocateInfo), POINTER(c_uint64),)),
+    "vkFreeDescriptorSets": (c_int32, (c_void_p, c_uint64, c_uint32, POINTER(c_uint64),)),
     "vkUpdateDescriptorSets": (None, (c_void_p, c_uint32, POINTER(VkWriteDescriptorSet), c_uint32, POINTER(VkCopyDescriptorSet),)),
     "vkCreateCommandPool": (c_int32, (c_void_p, POINTER(VkCommandPoolCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyCommandPool": (None, (c_void_p, c_uint64, c_void_p,)),
@@ -1103,6 +1439,8 @@ COMMANDS = {
     "vkCmdPushConstants": (None, (c_void_p, c_uint64, c_uint32, c_uint32, c_uint32, c_void_p,)),
     "vkCmdDispatch": (None, (c_void_p, c_uint32, c_uint32, c_uint32,)),
     "vkCmdPipelineBarrier": (None, (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, POINTER(VkMemoryBarrier), c_uint32, POINTER(VkBufferMemoryBarrier), c_uint32, POINTER(VkImageMemoryBarrier),)),
+    "vkCmdCopyBuffer": (None, (c_void_p, c_uint64, c_uint64, c_uint32, POINTER(VkBufferCopy),)),
+    "vkCmdFillBuffer": (None, (c_void_p, c_uint64, c_uint64, c_uint64, c_uint32,)),
     "vkCreateQueryPool": (c_int32, (c_void_p, POINTER(VkQueryPoolCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyQueryPool": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkCmdResetQueryPool": (None, (c_void_p, c_uint64, c_uint32, c_uint32,)),
@@ -1112,4 +1450,5 @@ COMMANDS = {
     "vkCreateFence": (c_int32, (c_void_p, POINTER(VkFenceCreateInfo), c_void_p, POINTER(c_uint64),)),
     "vkDestroyFence": (None, (c_void_p, c_uint64, c_void_p,)),
     "vkWaitForFences": (c_int32, (c_void_p, c_uint32, POINTER(c_uint64), c_uint32, c_uint64,)),
+    "vkResetFences": (c_int32, (c_void_p, c_uint32, POINTER(c_uint64),)),
 }

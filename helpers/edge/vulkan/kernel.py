@@ -1,58 +1,67 @@
-"""A compute pipeline, and one dispatch of it with timestamps."""
+"""A compute pipeline: a shader with its constants on a device, and what it takes."""
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from ctypes import byref, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from helpers.edge import spirv as spv
 from helpers.edge.vulkan import binding as vk
+from helpers.edge.vulkan.access import Access, read_needs
 from helpers.edge.vulkan.buffer import Buffer
+from helpers.edge.vulkan.features import CAPABILITIES
 from helpers.edge.vulkan.loader import VulkanError, array, make
-from helpers.measure import Quantity, measured
+from helpers.edge.vulkan.recording import Dispatch
 
 if TYPE_CHECKING:
     from helpers.edge.vulkan.device import Device
-
-DEADLINE_NS = 60 * 10**9
-COMPUTE = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
-HOST = vk.VK_PIPELINE_STAGE_HOST_BIT
 
 
 class KernelError(VulkanError):
     """A shader and its arguments that do not fit each other, or do not fit the device."""
 
 
-@dataclass(frozen=True)
-class Dispatch:
-    """One dispatch that has ended.
-
-    groups: workgroups (x, y, z). local_size: invocations of a workgroup (x, y, z). duration: `s`,
-    measured between two timestamps of the device, or None where its queue has no timestamps.
-    """
-
-    groups: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-    duration: Quantity | None
-
-
 class Kernel:
     """A compute shader on a device.
 
     spirv: a module with one compute entry point. constants: specialization constants by id; the
-    others keep their defaults. Raises `KernelError` when a constant does not exist, or the
-    workgroup or the push constants exceed the device's limits.
+    others keep their defaults. subgroup_size, full_subgroups: as for `Device.kernel`. accesses:
+    (reads, writes) of each buffer, as the shader declares. messages: what the validation layer said
+    while it was made. Raises `KernelError` when a constant does
+    not exist, when the device lacks what the module needs, or when the workgroup, the subgroup or
+    the push constants exceed the device's limits.
     """
 
-    def __init__(self, device: "Device", spirv: bytes, constants: dict[int, int]):
-        self.device = device
+    def __init__(
+        self,
+        device: "Device",
+        spirv: bytes,
+        constants: dict[int, int | float],
+        subgroup_size: int | None = None,
+        full_subgroups: bool = False,
+    ):
+        self.device, self.handle = device, None
+        told = len(device.instance.messages)
         self.interface = spv.reflect(spirv, constants)
+        needs = read_needs(spirv)
+        self._require_abilities(needs.capabilities)
         self._require_fit(constants)
-        self._module = self._make("ShaderModule", vk.VkShaderModuleCreateInfo, **_code(spirv))
-        self._set_layout = self._make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo, **self._bindings())
-        self._layout = self._make("PipelineLayout", vk.VkPipelineLayoutCreateInfo, **self._layout_fields())
-        self.handle = self._pipeline(constants)
+        self._require_subgroups(subgroup_size, full_subgroups)
+        self.subgroup_size, self.full_subgroups = subgroup_size, full_subgroups
+        self.uses_subgroups = any(CAPABILITIES.get(c, "").startswith("subgroup") for c in needs.capabilities)
+        self._elements = _merge(needs.accesses, self.interface.bindings)
+        self.accesses = tuple((access.reads, access.writes) for access in self._elements)
+        module = device.shader_module(spirv)
+        self.set_layout = self._make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo, **self._bindings())
+        self.layout = self._make("PipelineLayout", vk.VkPipelineLayoutCreateInfo, **self._layout_fields())
+        try:
+            self.handle = self._pipeline(module, constants)
+        except VulkanError:
+            self._destroy_layouts()
+            raise
+        self.messages = tuple(device.instance.messages[told:])
         device.children.add(self)
 
     def run(self, groups: Sequence[int], buffers: Sequence[Buffer], push: bytes = b"") -> Dispatch:
@@ -61,33 +70,78 @@ class Kernel:
         groups: one to three counts. buffers: one a binding, in the order of the binding numbers.
         push: the push constants, as `struct.pack` makes them. The host's writes are visible to the
         shader, and the shader's to the host afterwards. Raises `KernelError` before anything runs
-        when the arguments do not fit the shader or the device.
+        when the arguments do not fit the shader or the device. To run the same again and again, or
+        several in a row, use `Device.record`.
         """
-        groups = tuple(groups) + (1,) * (3 - len(tuple(groups)))
-        self._require_arguments(groups, buffers, push)
-        functions, device = self.device.functions, self.device.handle
-        pool, descriptor_set = self._descriptors(buffers)
-        queries = self._queries()
-        command = self._record(groups, descriptor_set, push, queries)
-        try:
-            self._submit(command)
-            return Dispatch(groups, self.interface.local_size, self._duration(queries))
-        finally:
-            functions.vkDestroyDescriptorPool(device, pool, None)
-            if queries:
-                functions.vkDestroyQueryPool(device, queries, None)
+        with self.device.record() as recording:
+            recording.dispatch(self, groups, buffers, push)
+        done = recording.submit_once().dispatches[0]
+        return replace(done, messages=recording.messages + done.messages) if recording.messages else done
 
     def destroy(self) -> None:
         """Destroy the pipeline and its parts; harmless when destroyed."""
         if self.handle is None:
             return
-        functions, device = self.device.functions, self.device.handle
-        functions.vkDestroyPipeline(device, self.handle, None)
-        functions.vkDestroyPipelineLayout(device, self._layout, None)
-        functions.vkDestroyDescriptorSetLayout(device, self._set_layout, None)
-        functions.vkDestroyShaderModule(device, self._module, None)
+        device = self.device
+        if device.usable:
+            device.descriptors.forget(("layout", self.set_layout))
+            device.functions.vkDestroyPipeline(device.handle, self.handle, None)
+            self._destroy_layouts()
         self.handle = None
-        self.device.children.discard(self)
+        device.children.discard(self)
+
+    __del__ = destroy
+
+    def require_arguments(
+        self, groups: Sequence[int], buffers: Sequence[Buffer], push: bytes
+    ) -> tuple[int, int, int]:
+        """The workgroups (x, y, z), after checking all arguments of a dispatch; `KernelError` says what is wrong."""
+        interface, device = self.interface, self.device
+        groups = (*groups, 1, 1)[: max(3, len(groups))]
+        if self.handle is None:
+            raise KernelError("the kernel was destroyed with its device", mend="make a new one")
+        if len(buffers) != len(interface.bindings):
+            wanted = ", ".join(map(str, interface.bindings)) or "none"
+            raise KernelError(
+                f"{len(buffers)} buffers for {len(interface.bindings)} bindings",
+                where="the shader's storage buffers",
+                mend=f"pass one buffer for each binding: {wanted}",
+            )
+        if len(push) != interface.push_bytes:
+            raise KernelError(
+                f"{len(push)} bytes of push constants, but the shader reads {interface.push_bytes}",
+                mend="pack the members in the order and with the types of the shader's block",
+            )
+        most = device.info.limits.group_count
+        if len(groups) != 3 or not all(0 < count <= limit for count, limit in zip(groups, most)):
+            raise KernelError(f"{groups} workgroups", mend=f"use 1 to {most} workgroups a direction")
+        for buffer, access in zip(buffers, self._elements):
+            if buffer.device is not device or buffer.handle is None:
+                what = "was freed" if buffer.handle is None else "lives on another device"
+                raise KernelError(f"a buffer of {buffer.nbytes} bytes {what}", mend="make one on this device")
+            if access.writes and not buffer.writable:
+                raise KernelError(
+                    "the shader may write to an imported array that is read-only",
+                    where=f"binding {access.binding}",
+                    mend="declare it readonly in the shader, or import a writable array",
+                )
+            if access.element.startswith("float") and not _fits(access.element, buffer):
+                raise KernelError(
+                    f"a {buffer.dtype} buffer where the shader has an array of {access.element}",
+                    where=f"binding {access.binding}",
+                    mend=f"make the buffer with dtype {access.element}, or as the unsigned integers of its bits",
+                )
+        return groups
+
+    def _require_abilities(self, capabilities: frozenset[int]) -> None:
+        info = self.device.info
+        for ability in sorted({CAPABILITIES[number] for number in capabilities if number in CAPABILITIES}):
+            if reason := info.why_not(ability):
+                raise KernelError(
+                    f"the shader needs {ability}: {reason}",
+                    where=info.name,
+                    mend=f"use another kernel, or a device that has it: open_device(needs=({ability!r},))",
+                )
 
     def _require_fit(self, constants: dict[int, int]) -> None:
         limits, interface = self.device.info.limits, self.interface
@@ -110,28 +164,22 @@ class Kernel:
                 mend=f"use {limits.push_constant_bytes} at most, or a buffer",
             )
 
-    def _require_arguments(self, groups: tuple, buffers: Sequence[Buffer], push: bytes) -> None:
-        interface, limits = self.interface, self.device.info.limits
-        if self.handle is None:
-            raise KernelError("the kernel was destroyed with its device", mend="make a new one")
-        if len(buffers) != len(interface.bindings):
-            wanted = ", ".join(map(str, interface.bindings)) or "none"
+    def _require_subgroups(self, size: int | None, full: bool) -> None:
+        info, local = self.device.info, self.interface.local_size
+        least, most = info.subgroup_sizes
+        for asked, ability in ((size is not None, "subgroup_size_control"), (full, "full_subgroups")):
+            if asked and (reason := info.why_not(ability)):
+                raise KernelError(f"{ability} is not to be had: {reason}", where=info.name, mend="do without it")
+        if size is not None and (size & (size - 1) or not least <= size <= most):
             raise KernelError(
-                f"{len(buffers)} buffers for {len(interface.bindings)} bindings",
-                where="the shader's storage buffers",
-                mend=f"pass one buffer for each binding: {wanted}",
+                f"a subgroup of {size}", where=info.name, mend=f"use a power of two from {least} to {most}"
             )
-        if len(push) != interface.push_bytes:
+        wanted = size or most
+        if full and local[0] % wanted:
             raise KernelError(
-                f"{len(push)} bytes of push constants, but the shader reads {interface.push_bytes}",
-                mend="pack the members in the order and with the types of the shader's block",
+                f"a workgroup of {local} does not divide into full subgroups of {wanted}",
+                mend=f"make its x a multiple of {wanted}",
             )
-        if len(groups) != 3 or not all(0 < count <= most for count, most in zip(groups, limits.group_count)):
-            raise KernelError(f"{groups} workgroups", mend=f"use 1 to {limits.group_count} workgroups a direction")
-        for buffer in buffers:
-            if buffer.handle is None or buffer.device is not self.device:
-                what = "was freed" if buffer.handle is None else "lives on another device"
-                raise KernelError(f"a buffer of {buffer.nbytes} bytes {what}", mend="make one on this device")
 
     def _make(self, name: str, kind: type, **fields) -> int:
         handle = c_uint64()
@@ -140,7 +188,6 @@ class Kernel:
         return handle.value
 
     def _bindings(self) -> dict:
-        numbers = self.interface.bindings
         entries = [
             vk.VkDescriptorSetLayoutBinding(
                 binding=number,
@@ -148,7 +195,7 @@ class Kernel:
                 descriptorCount=1,
                 stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
             )
-            for number in numbers
+            for number in self.interface.bindings
         ]
         return {"bindingCount": len(entries), "pBindings": array(vk.VkDescriptorSetLayoutBinding, entries)}
 
@@ -157,13 +204,13 @@ class Kernel:
         ranges = ranges if self.interface.push_bytes else []
         return {
             "setLayoutCount": 1,
-            "pSetLayouts": array(c_uint64, [self._set_layout]),
+            "pSetLayouts": array(c_uint64, [self.set_layout]),
             "pushConstantRangeCount": len(ranges),
             "pPushConstantRanges": array(vk.VkPushConstantRange, ranges),
         }
 
-    def _pipeline(self, constants: dict[int, int]) -> int:
-        values = array(c_uint32, [value & 0xFFFFFFFF for value in constants.values()])
+    def _pipeline(self, module: int, constants: dict[int, int]) -> int:
+        values = array(c_uint32, [_word(value) for value in constants.values()])
         entries = [vk.VkSpecializationMapEntry(key, 4 * place, 4) for place, key in enumerate(constants)]
         special = vk.VkSpecializationInfo(
             len(entries),
@@ -171,125 +218,47 @@ class Kernel:
             ctypes.sizeof(values),
             ctypes.cast(values, c_void_p),
         )
+        size = self.subgroup_size
+        required = size and make(vk.VkPipelineShaderStageRequiredSubgroupSizeCreateInfo, requiredSubgroupSize=size)
+        full = vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
         stage = make(
             vk.VkPipelineShaderStageCreateInfo,
+            chain=required or None,
+            flags=full if self.full_subgroups else 0,
             stage=vk.VK_SHADER_STAGE_COMPUTE_BIT,
-            module=self._module,
+            module=module,
             pName=self.interface.entry.encode(),
             pSpecializationInfo=ctypes.pointer(special),
         )
-        create = make(vk.VkComputePipelineCreateInfo, stage=stage, layout=self._layout)
-        handle = c_uint64()
-        self.device.functions.vkCreateComputePipelines(self.device.handle, 0, 1, byref(create), None, byref(handle))
+        create = make(vk.VkComputePipelineCreateInfo, stage=stage, layout=self.layout)
+        handle, device = c_uint64(), self.device
+        device.functions.vkCreateComputePipelines(
+            device.handle, device.pipelines.handle, 1, byref(create), None, byref(handle)
+        )
         return handle.value
 
-    def _descriptors(self, buffers: Sequence[Buffer]) -> tuple[int, int]:
+    def _destroy_layouts(self) -> None:
         functions, device = self.device.functions, self.device.handle
-        size = vk.VkDescriptorPoolSize(vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, max(1, len(buffers)))
-        pool = self._make(
-            "DescriptorPool",
-            vk.VkDescriptorPoolCreateInfo,
-            maxSets=1,
-            poolSizeCount=1,
-            pPoolSizes=ctypes.pointer(size),
-        )
-        layouts = array(c_uint64, [self._set_layout])
-        allocate = make(
-            vk.VkDescriptorSetAllocateInfo, descriptorPool=pool, descriptorSetCount=1, pSetLayouts=layouts
-        )
-        chosen = array(c_uint64, 1)
-        functions.vkAllocateDescriptorSets(device, byref(allocate), chosen)
-        infos = [vk.VkDescriptorBufferInfo(buffer.handle, 0, buffer.nbytes) for buffer in buffers]
-        writes = [
-            make(
-                vk.VkWriteDescriptorSet,
-                dstSet=chosen[0],
-                dstBinding=number,
-                descriptorCount=1,
-                descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
-                pBufferInfo=ctypes.pointer(info),
-            )
-            for number, info in zip(self.interface.bindings, infos)
-        ]
-        functions.vkUpdateDescriptorSets(device, len(writes), array(vk.VkWriteDescriptorSet, writes), 0, None)
-        return pool, chosen[0]
-
-    def _queries(self) -> int:
-        if not self.device.timestamp_bits:
-            return 0
-        return self._make("QueryPool", vk.VkQueryPoolCreateInfo, queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2)
-
-    def _record(self, groups: tuple, descriptor_set: int, push: bytes, queries: int):
-        functions = self.device.functions
-        command = self._command_buffer()
-        functions.vkBeginCommandBuffer(command, byref(make(vk.VkCommandBufferBeginInfo, flags=1)))
-        functions.vkCmdBindPipeline(command, vk.VK_PIPELINE_BIND_POINT_COMPUTE, self.handle)
-        sets = array(c_uint64, [descriptor_set])
-        functions.vkCmdBindDescriptorSets(
-            command, vk.VK_PIPELINE_BIND_POINT_COMPUTE, self._layout, 0, 1, sets, 0, None
-        )
-        if push:
-            functions.vkCmdPushConstants(
-                command, self._layout, vk.VK_SHADER_STAGE_COMPUTE_BIT, 0, len(push), ctypes.c_char_p(push)
-            )
-        self._barrier(command, HOST, vk.VK_ACCESS_HOST_WRITE_BIT, COMPUTE, _SHADER_ACCESS)
-        if queries:
-            functions.vkCmdResetQueryPool(command, queries, 0, 2)
-            functions.vkCmdWriteTimestamp(command, vk.VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, queries, 0)
-        functions.vkCmdDispatch(command, *groups)
-        if queries:
-            functions.vkCmdWriteTimestamp(command, COMPUTE, queries, 1)
-        self._barrier(command, COMPUTE, vk.VK_ACCESS_SHADER_WRITE_BIT, HOST, vk.VK_ACCESS_HOST_READ_BIT)
-        functions.vkEndCommandBuffer(command)
-        return command
-
-    def _command_buffer(self):
-        allocate = make(
-            vk.VkCommandBufferAllocateInfo,
-            commandPool=self.device.commands,
-            level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-            commandBufferCount=1,
-        )
-        commands = array(c_void_p, 1)
-        self.device.functions.vkAllocateCommandBuffers(self.device.handle, byref(allocate), commands)
-        return commands[0]
-
-    def _barrier(self, command, stage: int, access: int, next_stage: int, next_access: int) -> None:
-        """Coherent memory still needs this: a fence alone makes nothing visible to the host."""
-        memory = make(vk.VkMemoryBarrier, srcAccessMask=access, dstAccessMask=next_access)
-        self.device.functions.vkCmdPipelineBarrier(command, stage, next_stage, 0, 1, byref(memory), 0, None, 0, None)
-
-    def _submit(self, command) -> None:
-        functions, device = self.device.functions, self.device.handle
-        fence = self._make("Fence", vk.VkFenceCreateInfo)
-        commands = array(c_void_p, [command])
-        submit = make(vk.VkSubmitInfo, commandBufferCount=1, pCommandBuffers=commands)
-        try:
-            functions.vkQueueSubmit(self.device.queue, 1, byref(submit), fence)
-            waited = functions.vkWaitForFences(device, 1, array(c_uint64, [fence]), 1, DEADLINE_NS)
-            if waited == vk.VK_TIMEOUT:
-                functions.vkDeviceWaitIdle(device)
-                raise KernelError("the dispatch took more than a minute", mend="dispatch less, or look for a loop")
-        finally:
-            functions.vkDestroyFence(device, fence, None)
-            functions.vkFreeCommandBuffers(device, self.device.commands, 1, commands)
-
-    def _duration(self, queries: int) -> Quantity | None:
-        if not queries:
-            return None
-        ticks = array(c_uint64, 2)
-        flags = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
-        self.device.functions.vkGetQueryPoolResults(
-            self.device.handle, queries, 0, 2, 16, ctypes.cast(ticks, c_void_p), 8, flags
-        )
-        mask = (1 << self.device.timestamp_bits) - 1
-        elapsed = (ticks[1] - ticks[0]) & mask
-        return measured(elapsed * self.device.info.limits.timestamp_period_ns * 1e-9, "s")
+        functions.vkDestroyPipelineLayout(device, self.layout, None)
+        functions.vkDestroyDescriptorSetLayout(device, self.set_layout, None)
 
 
-_SHADER_ACCESS = vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT
+def _word(value: int | float) -> int:
+    """The 32 bits of a specialization constant."""
+    return struct.unpack("<I", struct.pack("<f", value))[0] if isinstance(value, float) else value & 0xFFFFFFFF
 
 
-def _code(spirv: bytes) -> dict:
-    words = array(c_uint32, memoryview(spirv).cast("I"))
-    return {"codeSize": len(spirv), "pCode": words}
+def _merge(accesses: Sequence[Access], bindings: Sequence[int]) -> tuple[Access, ...]:
+    """One access a binding: two variables may name the same one, as `readonly` and `writeonly` views."""
+    merged = []
+    for number in bindings:
+        same = [access for access in accesses if access.binding == number]
+        elements = {access.element for access in same}
+        reads, writes = any(access.reads for access in same), any(access.writes for access in same)
+        merged.append(Access(number, reads, writes, elements.pop() if len(elements) == 1 else ""))
+    return tuple(merged)
+
+
+def _fits(element: str, buffer: Buffer) -> bool:
+    """Whether a shader's array of floats can be meant for a buffer, where unsigned integers are any bits."""
+    return buffer.dtype_name == element or buffer.dtype.kind == "u"

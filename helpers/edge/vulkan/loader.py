@@ -1,8 +1,11 @@
 """The Vulkan loader: finding it, and calling its functions with checked results."""
 
+import contextlib
 import ctypes
 import os
 import sys
+import threading
+from collections.abc import Iterator, Mapping
 from ctypes import CFUNCTYPE, Structure, addressof, c_char_p, c_void_p
 
 from helpers.edge.vulkan import binding as vk
@@ -14,6 +17,7 @@ NAMES = {
     "darwin": ("libvulkan.1.dylib", "libvulkan.dylib", "libMoltenVK.dylib"),
     "win32": ("vulkan-1.dll",),
 }
+_environment_lock = threading.RLock()
 
 
 class VulkanError(CourseError):
@@ -22,6 +26,14 @@ class VulkanError(CourseError):
 
 class NoVulkan(VulkanError):
     """No Vulkan loader, no driver, or no device of the kind that was asked for."""
+
+
+class DeviceLost(VulkanError):
+    """The device gave up, or is still busy with a dispatch that did not end in time."""
+
+
+class OutOfMemory(VulkanError):
+    """The host or the device has no memory left for what was asked."""
 
 
 def find_library() -> ctypes.CDLL:
@@ -39,6 +51,22 @@ def find_library() -> ctypes.CDLL:
         f"there is no Vulkan loader ({asked or 'looked for ' + ', '.join(NAMES.get(sys.platform, ('nothing',)))})",
         mend="Debian: apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers; macOS: MoltenVK",
     )
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that hold inside the block, which is where the loader reads them."""
+    with _environment_lock:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 class Functions:
@@ -60,15 +88,31 @@ class Functions:
             raise VulkanError(f"the driver has no {name}", mend="update the Vulkan driver")
         result, arguments = vk.COMMANDS[name]
         function = CFUNCTYPE(result, *arguments)(address)
+        method = _checked(name, function) if result is ctypes.c_int32 else function
+        setattr(self, name, method)
+        return method
 
-        def call(*values):
-            code = function(*values)
-            if result is ctypes.c_int32 and code < 0:
-                raise VulkanError(f"{name} returned {vk.RESULTS.get(code, code)}")
-            return code
 
-        setattr(self, name, call)
-        return call
+def _checked(name: str, function):
+    def call(*values):
+        code = function(*values)
+        if code < 0:
+            raise error_of(name, code)
+        return code
+
+    return call
+
+
+def error_of(command: str, code: int) -> VulkanError:
+    """The error for a negative `VkResult` of a command."""
+    what = f"{command} returned {vk.RESULTS.get(code, code)}"
+    if code == vk.VK_ERROR_DEVICE_LOST:
+        return DeviceLost(what, mend="close the device and open it again; look for a shader that never ends")
+    if code in (vk.VK_ERROR_OUT_OF_HOST_MEMORY, vk.VK_ERROR_OUT_OF_DEVICE_MEMORY):
+        return OutOfMemory(what, mend="free buffers, or use smaller ones")
+    if code == vk.VK_ERROR_INVALID_EXTERNAL_HANDLE:
+        return VulkanError(what, mend="the driver cannot import this memory: upload() a copy instead")
+    return VulkanError(what)
 
 
 def make(kind: type[Structure], *, chain: Structure | None = None, **fields) -> Structure:
