@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from helpers.profiling.trace import TraceError, read_trace
 
 STRIDE = 1_000_000
+IDS = ("External id", "correlation")
+ID_STRIDE = 1 << 40  # 8192 ranks stay whole in a browser's numbers
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ def merge_traces(paths: Sequence[Path], target: Path) -> Merged:
         raise TraceError(f"two traces are of rank {min(twice)}", where=str(target), mend="capture one on each rank")
     events = [event for trace, content in traces for event in _moved(content["traceEvents"], trace.rank)]
     _write(target, {"traceEvents": events, "displayTimeUnit": "ms"})
-    start = min(trace.events[0].start for trace, _ in traces)
-    end = max(event.end for trace, _ in traces for event in trace.events)
-    return Merged(target, ranks, sum(len(trace.events) for trace, _ in traces), end - start)
+    columns = [trace.columns for trace, _ in traces]
+    start = min(one.start.min() for one in columns)
+    end = max((one.start + one.duration).max() for one in columns)
+    return Merged(target, ranks, sum(map(len, columns)), int(end - start) / 1e9)
 
 
 def _content(path: Path) -> dict:
@@ -51,16 +55,20 @@ def _content(path: Path) -> dict:
 def _moved(events: list, rank: int) -> list[dict]:
     """The events of one rank with process ids of its own, and a name for each of its processes.
 
-    Kineto gives a rank several processes (the CPU, each GPU, itself); flow arrows are numbered anew too.
+    Kineto gives a rank several processes (the CPU, each GPU, itself). Flow arrows, External ids and
+    correlations are numbered anew too, so that a kernel still joins to the launch of its own rank.
     """
-    pids = {pid: number for number, pid in enumerate(dict.fromkeys(event.get("pid") for event in events))}
+    events = [event for event in events if event]
+    pids = {pid: number for number, pid in enumerate(dict.fromkeys(str(event.get("pid")) for event in events))}
     moved = []
     for event in events:
         if event.get("name") in ("process_name", "process_sort_index", "process_labels"):
             continue
-        event = event | {"pid": rank * STRIDE + pids[event.get("pid")]}
+        event = event | {"pid": rank * STRIDE + pids[str(event.get("pid"))]}
         if event.get("ph") in ("s", "t", "f"):
             event["id"] = f"{rank}:{event.get('id')}"
+        if isinstance(event.get("args"), dict):
+            event["args"] = {key: _own_id(key, value, rank) for key, value in event["args"].items()}
         moved.append(event)
     for pid, number in pids.items():
         place = rank * STRIDE + number
@@ -70,8 +78,24 @@ def _moved(events: list, rank: int) -> list[dict]:
     return moved
 
 
+def _own_id(key: str, value: object, rank: int) -> object:
+    return value + rank * ID_STRIDE if key in IDS and isinstance(value, int) and value else value
+
+
+def _finite(value: object) -> object:
+    """Without NaN and infinities, which Kineto may write and no viewer reads."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _write(target: Path, content: dict) -> None:
-    data = json.dumps(content).encode()
+    try:
+        data = json.dumps(content, allow_nan=False).encode()
+    except ValueError:
+        data = json.dumps(_finite(content)).encode()
     draft = target.with_name(target.name + ".tmp")
     draft.write_bytes(gzip.compress(data) if target.suffix == ".gz" else data)
     draft.replace(target)

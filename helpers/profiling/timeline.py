@@ -4,8 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from helpers.errors import CourseError
-from helpers.profiling.trace import KERNELS, Event, Trace
+from helpers.profiling.columns import NONE, collective_kind, is_collective
+from helpers.profiling.intervals import cover
+from helpers.profiling.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,29 +66,19 @@ def lanes_of(trace: Trace) -> Lanes:
     its own and runs an all-reduce instead: such a one counts as reduce-scatter when it lies within
     FSDP's reduction of gradients.
     """
-    kernels = trace.of("kernel")
-    reductions = union((e.start, e.end) for e in trace.of("user_annotation") if _is_reduction(e.name))
-    found: dict[str, list[Interval]] = {lane: [] for lane in LANES}
-    for event in kernels or trace.of("cpu_op", "user_annotation"):
-        lane = _lane(event, bool(kernels))
-        if lane == "all-reduce" and intersection(((event.start, event.end),), reductions):
-            lane = "reduce-scatter"
-        if lane:
-            found[lane].append((event.start, event.end))
-    return Lanes(trace.rank, {lane: union(intervals) for lane, intervals in found.items()})
-
-
-def _lane(event: Event, on_gpu: bool) -> str | None:
-    name = event.name.lower()
-    if name.startswith(("gloo:", "nccl")) and event.category != "cpu_op":
-        if "gather" in name:
-            return "all-gather"
-        if "reducescatter" in name or "reduce_scatter" in name:
-            return "reduce-scatter"
-        return "all-reduce" if "reduce" in name else "other communication"
-    if on_gpu:
-        return "compute" if event.category in KERNELS else None
-    return "compute" if name.startswith("aten::") else None
+    columns = trace.columns
+    on_gpu = len(columns.kernels) > 0
+    work = columns.intervals(columns.of("kernel") if on_gpu else columns.of("cpu_op", "user_annotation"))
+    operator = columns.of("cpu_op")[work.row]
+    collective = work.name.where(is_collective) & ~operator
+    computing = ~collective if on_gpu else ~collective & work.name.where(lambda name: name.startswith("aten::"))
+    lane = np.where(collective, work.name.map(lambda name: LANES.index(collective_kind(name)), int), NONE)
+    lane[computing] = LANES.index("compute")
+    reducing = columns.annotations.take(columns.annotations.name.where(_is_reduction))
+    within = cover(reducing.start, reducing.end).touches(work.start, work.end)
+    lane[(lane == LANES.index("all-reduce")) & within] = LANES.index("reduce-scatter")
+    rows = {name: work.take(lane == code) for code, name in enumerate(LANES)}
+    return Lanes(trace.rank, {name: cover(one.start, one.end).seconds() for name, one in rows.items()})
 
 
 def _is_reduction(name: str) -> bool:

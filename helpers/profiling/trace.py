@@ -1,21 +1,19 @@
-"""Reading a torch trace (Kineto's Chrome JSON) into records, and saying what is wrong with it."""
+"""A torch trace: read whole or refused, as columns for the many and as an `Event` for the few."""
 
-import gzip
-import json
-import math
-import zlib
-from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from helpers.errors import CourseError
+import numpy as np
 
-KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
+from helpers.profiling.columns import NONE, Coded, Columns, parents_of, sums_by
+from helpers.profiling.health import health
+from helpers.profiling.joins import join, operator_seconds
+from helpers.profiling.kineto import TraceError, read_columns
 
-
-class TraceError(CourseError):
-    """A file that is not a whole torch trace."""
+ORDERS = ("self_time", "total", "device_self", "device_total")
+BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -45,108 +43,103 @@ class Event:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What one operator took in a trace. total: with what it called; self_time: without, seconds."""
+    """What one operator took in a trace, in seconds.
+
+    total: with what it called; self_time: without. device_total and device_self: the same of the
+    kernels that were launched, 0 on a CPU.
+    """
 
     name: str
     calls: int
     total: float
     self_time: float
+    device_total: float = 0.0
+    device_self: float = 0.0
+
+
+class Events(Sequence):
+    """The intervals of columns as `Event`s, each made when it is asked for."""
+
+    def __init__(self, columns: Columns):
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return self.at(np.arange(len(self))[index])
+        return self.at(np.arange(len(self))[[index]])[0]
+
+    def __iter__(self) -> Iterator[Event]:
+        for first in range(0, len(self), BLOCK):
+            yield from self[first : first + BLOCK]
+
+    def at(self, rows: np.ndarray) -> tuple[Event, ...]:
+        """The events of some rows."""
+        own = self.columns
+        columns = (own.name, own.category, own.start / 1e9, own.duration / 1e9)
+        columns += (own.thread, own.shapes, own.element_bytes, own.external_id)
+        return tuple(Event(*values) for values in zip(*(column[rows].tolist() for column in columns)))
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The intervals of one process, sorted by start. rank and world: of a distributed run, else 0 and 1."""
+    """The intervals of one process, sorted by start.
 
-    events: tuple[Event, ...]
+    rank and world: of a distributed run, else 0 and 1. devices: names of the GPUs, where they were
+    recorded.
+    """
+
+    events: Sequence[Event]
     rank: int = 0
     world: int = 1
+    devices: tuple[str, ...] = ()
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The same intervals as columns, with a record for each kind: operators, launches, kernels, …"""
+        return self.events.columns if isinstance(self.events, Events) else columns_of(self.events)
 
     def of(self, *categories: str) -> tuple[Event, ...]:
         """The events of some categories, as `cpu_op`, `user_annotation`, `kernel`."""
+        if isinstance(self.events, Events):
+            return self.events.at(np.flatnonzero(self.columns.of(*categories)))
         return tuple(event for event in self.events if event.category in categories)
 
     @cached_property
     def self_times(self) -> dict[int, float]:
         """Seconds of each operator without the operators that it called, by index in `of("cpu_op")`."""
-        return self_times(self.of("cpu_op"))
+        return dict(enumerate((self.columns.operators.self_time / 1e9).tolist()))
 
-    def operators(self) -> tuple[OperatorTime, ...]:
-        """The operators, the one with the most self time first.
+    def operators(self, by: str = "self_time") -> tuple[OperatorTime, ...]:
+        """The operators, the one with the most time first; by: a time of `OperatorTime`.
 
-        A call inside a call of the same operator counts in `calls`, not again in `total`.
+        A call inside a call of the same operator counts in `calls`, not again in the totals.
+        Raises `ValueError` for another `by`.
         """
-        calls, total, own = defaultdict(int), defaultdict(float), defaultdict(float)
-        events = self.of("cpu_op")
-        nested = _inside_its_own(events)
-        for index, event in enumerate(events):
-            calls[event.name] += 1
-            own[event.name] += self.self_times[index]
-            total[event.name] += 0.0 if index in nested else event.duration
-        rows = (OperatorTime(name, calls[name], total[name], own[name]) for name in calls)
-        return tuple(sorted(rows, key=lambda row: -row.self_time))
+        if by not in ORDERS:
+            raise ValueError(f"operators are ordered by {', '.join(ORDERS)}, not by {by!r}")
+        operators, joins = self.columns.operators, join(self)
+        names = len(operators.name.values)
+        code = operators.name.codes.astype(np.int64)
+        outer = np.where(_inside_its_own(operators.parents, code), NONE, code)
+        calls = np.bincount(code, minlength=names)
+        sums = (
+            sums_by(outer, operators.duration, names),
+            sums_by(code, operators.self_time, names),
+            sums_by(outer, joins.total_time, names),
+            sums_by(code, joins.self_time, names),
+        )
+        rows = (
+            OperatorTime(operators.name.values[index], int(calls[index]), *(float(one[index]) / 1e9 for one in sums))
+            for index in np.flatnonzero(calls).tolist()
+        )
+        return tuple(sorted(rows, key=lambda row: -getattr(row, by)))
 
     def problems(self) -> tuple[str, ...]:
-        """What makes conclusions from this trace doubtful; () when nothing does."""
-        found = []
-        if not self.of("cpu_op"):
-            found.append("no operator was recorded: the schedule may never have been active")
-        steps = [event for event in self.of("user_annotation") if event.name.startswith("ProfilerStep#")]
-        if not steps:
-            found.append("no step is marked: call profiler.step() after each")
-        elif steps[0].name == "ProfilerStep#0":
-            found.append("the first step is in it: allocations and start-up are measured, not the steady state")
-        launches = [event for event in self.of("cuda_runtime", "cuda_driver") if "Launch" in event.name]
-        if launches and not self.of("kernel"):
-            found.append("kernels were launched but none was recorded: another tool may hold the counters")
-        return tuple(found)
-
-
-def self_times(events: tuple[Event, ...]) -> dict[int, float]:
-    """Duration minus that of the direct children, by index; children lie within on the same thread."""
-    own = {index: event.duration for index, event in enumerate(events)}
-    for child, parent in _parents(events).items():
-        own[parent] -= events[child].duration
-    return own
-
-
-def _parents(events: tuple[Event, ...]) -> dict[int, int]:
-    """Index of the innermost enclosing event on the same thread, where there is one."""
-    parents: dict[int, int] = {}
-    stacks: dict[tuple, list[int]] = defaultdict(list)
-    order = sorted(range(len(events)), key=lambda i: (events[i].start, -events[i].duration))
-    for index in order:
-        stack = stacks[events[index].thread]
-        while stack and events[stack[-1]].end <= events[index].start:
-            stack.pop()
-        if stack:
-            parents[index] = stack[-1]
-        stack.append(index)
-    return parents
-
-
-def _inside_its_own(events: tuple[Event, ...]) -> set[int]:
-    parents = _parents(events)
-    nested = set()
-    for index in parents:
-        above = parents[index]
-        while above is not None:
-            if events[above].name == events[index].name:
-                nested.add(index)
-                break
-            above = parents.get(above)
-    return nested
-
-
-def device_seconds(trace: Trace) -> dict[int, float]:
-    """Seconds that kernels ran, by the external id of the operator that launched them; {} on a CPU.
-
-    Kernels without an id, as those of a CUDA graph, are left out.
-    """
-    found: dict[int, float] = defaultdict(float)
-    for kernel in trace.of("kernel"):
-        if kernel.external_id:
-            found[kernel.external_id] += kernel.duration
-    return dict(found)
+        """What makes conclusions from this trace doubtful, in a sentence each; `health` says more of it."""
+        return tuple(problem.what for problem in health(self))
 
 
 def read_trace(path: Path) -> Trace:
@@ -155,77 +148,80 @@ def read_trace(path: Path) -> Trace:
     Raises `TraceError` for a file that is absent, empty, cut short, not a trace, or that holds a
     time that is not a number: a record or a named error, never a silently shorter list.
     """
-    content = _parse(_text(path), path)
-    events = content.get("traceEvents") if isinstance(content, dict) else None
-    if not isinstance(events, list):
-        raise TraceError("no traceEvents: not a torch trace", where=str(path), mend=_AGAIN)
-    found = [_event(entry, path) for entry in events if isinstance(entry, dict) and entry.get("ph") == "X"]
-    if not found:
-        raise TraceError("the trace holds no interval", where=str(path), mend=_AGAIN)
-    job = content.get("distributedInfo") or {}
-    ordered = tuple(sorted(found, key=lambda event: (event.start, -event.duration)))
-    return Trace(ordered, job.get("rank", 0), job.get("world_size", 1))
+    columns, header = read_columns(Path(path))
+    return Trace(Events(columns), header.rank, header.world, header.devices)
 
 
-_AGAIN = "capture it again, and read it when the profiler has closed"
+def read_ranks(paths: Sequence[Path]) -> tuple[Trace, ...]:
+    """The traces of several ranks of one run, in the order of the ranks.
+
+    Raises `TraceError` for none, for two of one rank, and for ranks of runs of different sizes.
+    """
+    traces = sorted((read_trace(path) for path in paths), key=lambda trace: trace.rank)
+    if not traces:
+        raise TraceError("there is no trace to read", mend="capture one on each rank first")
+    ranks, worlds = [trace.rank for trace in traces], sorted({trace.world for trace in traces})
+    if len(set(ranks)) < len(ranks) or len(worlds) > 1:
+        raise TraceError(
+            f"the traces are not of one run: ranks {ranks} of {' and '.join(map(str, worlds))}",
+            where=", ".join(map(str, paths)),
+            mend="capture one on each rank of the same run",
+        )
+    return tuple(traces)
 
 
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(f"cannot be read: {type(error).__name__}: {error}", where=str(path), mend=_AGAIN) from None
-
-
-def _parse(text: str, path: Path) -> object:
-    if not text.strip():
-        raise TraceError("the file is empty", where=str(path), mend=_AGAIN)
-    try:
-        # Kineto writes raw control characters into some names, which strict JSON forbids.
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"not JSON, or cut short: {error}", where=str(path), mend=_AGAIN) from None
-
-
-def _event(entry: dict, path: Path) -> Event:
-    try:
-        start, duration = float(entry["ts"]), float(entry.get("dur", 0.0))
-    except (KeyError, TypeError, ValueError):
-        start = duration = math.nan
-    if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0):
-        name = str(entry.get("name"))
-        raise TraceError(f"event {name!r} has no valid time", where=str(path), mend=_AGAIN)
-    arguments = entry.get("args") if isinstance(entry.get("args"), dict) else {}
-    return Event(
-        name=str(entry.get("name", "")),
-        category=str(entry.get("cat", "")),
-        start=start * 1e-6,
-        duration=duration * 1e-6,
-        thread=(entry.get("pid"), entry.get("tid")),
-        shapes=tuple(_shape(dims) for dims in _list(arguments.get("Input Dims"))),
-        bytes_per_element=tuple(SIZES.get(str(kind), 0) for kind in _list(arguments.get("Input type"))),
-        external_id=identifier if isinstance(identifier := arguments.get("External id"), int) else 0,
+def columns_of(events: Sequence[Event]) -> Columns:
+    """The columns of events made by hand, in their order."""
+    nothing = np.zeros(len(events), np.int64)
+    empty = Coded(((),), np.zeros(len(events), np.int32))
+    return Columns(
+        name=_coded([event.name for event in events]),
+        category=_coded([event.category for event in events]),
+        thread=_coded([event.thread for event in events]),
+        start=_nanoseconds([event.start for event in events]),
+        duration=_nanoseconds([event.duration for event in events]),
+        external_id=np.array([event.external_id for event in events], np.int64),
+        correlation=nothing,
+        bytes=nothing,
+        sequence=nothing - 1,
+        shapes=_coded([event.shapes for event in events]),
+        element_bytes=_coded([event.bytes_per_element for event in events]),
+        grid=empty,
+        block=empty,
     )
 
 
-SIZES = {
-    "float": 4,
-    "double": 8,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "int": 4,
-    "long": 8,
-    "long int": 8,
-    "unsigned char": 1,
-    "bool": 1,
-}
+def _coded(values: list) -> Coded:
+    codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
+    return Coded(tuple(codes), np.array([codes[value] for value in values], np.int32))
 
 
-def _list(value: object) -> list:
-    return value if isinstance(value, list) else []
+def _nanoseconds(seconds: list[float]) -> np.ndarray:
+    return np.rint(np.array(seconds, np.float64) * 1e9).astype(np.int64)
 
 
-def _shape(dims: object) -> tuple[int, ...]:
-    whole = isinstance(dims, list) and all(isinstance(size, int) for size in dims)
-    return tuple(dims) if whole else ()
+def self_times(events: Sequence[Event]) -> dict[int, float]:
+    """Duration minus that of the direct children, by index; children lie within on the same thread."""
+    columns = columns_of(events)
+    parents = parents_of(columns.start, columns.duration, columns.thread.codes)
+    own = columns.duration - sums_by(parents, columns.duration, len(columns))
+    return dict(enumerate((own / 1e9).tolist()))
+
+
+def _inside_its_own(parents: np.ndarray, code: np.ndarray) -> np.ndarray:
+    """A mask of the calls that lie, at any depth, inside a call of the same operator."""
+    nested = np.zeros(len(parents), bool)
+    rows = np.flatnonzero(parents != NONE)
+    above = parents[rows]
+    while len(rows):
+        nested[rows] |= code[above] == code[rows]
+        rows, above = rows[parents[above] != NONE], parents[above][parents[above] != NONE]
+    return nested
+
+
+def device_seconds(trace: Trace) -> dict[int, float]:
+    """Seconds that kernels ran, by the external id of the operator that launched them; {} on a CPU.
+
+    Kernels that join to no operator, as those of a CUDA graph, are left out.
+    """
+    return operator_seconds(trace)

@@ -1,23 +1,15 @@
 import gzip
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
+from trace_kit import recorded
 
 from helpers.profiling.capture import capture
 from helpers.profiling.trace import Event, Trace, TraceError, device_seconds, read_trace, self_times
 
-RECORDED = Path(__file__).parents[3] / "shared" / "profiles"
 NAMES = ["hta_a100_alexnet", "hta_dist_rank0", "hta_dist_rank1", "tracelens_h100_bert_small"]
-
-
-def recorded(name):
-    path = RECORDED / f"{name}.pt.trace.json.gz"
-    if not path.is_file():
-        pytest.skip("needs the recorded traces of shared/profiles")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +33,18 @@ def test_operators_agree_with_torchs_own_table(live):
     for name, row in theirs.items():
         if name != "aten::sum":  # torch counts a call inside a call of the same operator once
             assert ours[name].calls == row.count, name
+            assert ours[name].total == pytest.approx(row.cpu_time_total * 1e-6, rel=0.01, abs=2e-6), name
         assert ours[name].self_time == pytest.approx(row.self_cpu_time_total * 1e-6, rel=0.01, abs=2e-6), name
+
+
+def test_operators_are_ordered_by_the_time_that_is_asked_for(live):
+    trace, _ = live
+    for by in ("self_time", "total"):
+        times = [getattr(row, by) for row in trace.operators(by)]
+        assert times == sorted(times, reverse=True)
+    assert trace.operators() == trace.operators("self_time") != trace.operators("total")
+    with pytest.raises(ValueError, match="not by 'name'"):
+        trace.operators("name")
 
 
 def test_shapes_are_those_of_the_inputs(live):
@@ -115,16 +118,44 @@ def test_warm_up_is_thrown_away_and_the_file_is_whole(tmp_path):
     assert sum(e.name == "aten::mm" for e in trace.events) == 2
 
 
-def test_a_step_that_raises_leaves_no_file(tmp_path):
+def test_steps_before_the_profiler_are_only_run(tmp_path):
+    calls = []
+    path = capture(lambda: calls.append(torch.rand(4)), tmp_path / "t.json.gz", steps=1, warmup=1, wait=2)
+    steps = [e.name for e in read_trace(path).of("user_annotation")]
+    assert len(calls) == 4 and steps == ["ProfilerStep#3"]
+
+
+def test_shapes_stacks_and_memory_are_recorded_when_asked_for(tmp_path):
+    def step():
+        torch.rand(64, 64) @ torch.rand(64, 64)
+
+    plain = read_trace(capture(step, tmp_path / "a.json"))
+    every = read_trace(capture(step, tmp_path / "b.json", stacks=True, memory=True))
+    bare = read_trace(capture(step, tmp_path / "c.json", shapes=False))
+    assert [bool(t.of("python_function")) for t in (plain, every, bare)] == [False, True, False]
+    assert [len(t.columns.memory) > 0 for t in (plain, every, bare)] == [False, True, False]
+    assert [any(e.shapes for e in t.of("cpu_op")) for t in (plain, every, bare)] == [True, True, False]
+    memory = every.columns.memory
+    assert {4 * 64 * 64, -4 * 64 * 64} <= set(memory.bytes.tolist()) and set(memory.device.tolist()) == {-1}
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_step_that_raises_leaves_no_file(tmp_path, fails_at):
+    calls = []
+
+    def step():
+        calls.append(1)
+        return 1 / (fails_at - len(calls))
+
     with pytest.raises(ZeroDivisionError):
-        capture(lambda: 1 / 0, tmp_path / "t.json")
-    assert not (tmp_path / "t.json").exists()
+        capture(step, tmp_path / "t.json", steps=2, warmup=1)
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(0, 1), (1, -1)])
-def test_a_schedule_without_steps_is_refused(tmp_path, steps, warmup):
+@pytest.mark.parametrize("plan", [{"steps": 0}, {"warmup": -1}, {"wait": -1}])
+def test_a_schedule_without_steps_is_refused(tmp_path, plan):
     with pytest.raises(ValueError, match="steps must be"):
-        capture(lambda: None, tmp_path / "t.json", steps=steps, warmup=warmup)
+        capture(lambda: None, tmp_path / "t.json", **plan)
 
 
 def test_a_cold_trace_is_a_problem(tmp_path):
@@ -156,6 +187,14 @@ SMALL = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "f", "ts": 1.0, "d
         (b'{"traceEvents": [{"ph": "X", "name": "f", "ts": 1, "dur": -1}]}', "'f' has no valid time"),
         (b'{"traceEvents": [{"ph": "X", "name": "f"}]}', "'f' has no valid time"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"traceEvents": [3]}', "no event: 3"),
+        (b'{"traceEvents": [{"name": "f", "ts": 1, "dur": 1}]}', "phase ''"),
+        (b'{"traceEvents": [{"ph": "B", "name": "f", "ts": 1}]}', "'f' is of phase 'B'"),
+        (b'{"traceEvents": [{"ph": "X", "name": "f", "cat": "cpu_op", "ts": 1}]}', "'f' has no valid time"),
+        (b'{"traceEvents": [{"ph": "X", "name": "f", "cat": "cpu_op", "ts": 1e17, "dur": 1}]}', "no valid time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}', "has no name"),
+        (b'{"traceEvents": [{"ph": "X", "name": "f", "ts": 1, "dur": 1}]}', "has no category"),
+        (b'{"traceEvents": [{"ph": "i", "name": "[memory]"}]}', r"'\[memory\]' has no valid time"),
     ],
 )
 def test_what_is_no_trace_is_named(tmp_path, content, message):
