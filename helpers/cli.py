@@ -13,6 +13,7 @@ COMMANDS = {
     "lab": ("helpers.course.lab", "open JupyterLab on the first page"),
     "labs": ("helpers.course.labs", "generate labs/ from solutions/"),
     "check": ("helpers.course.notebooks", "find, and with --fix mend, notebooks that break the rules"),
+    "record": ("helpers.course.record", "measure what this machine can show, for lessons elsewhere"),
     "grade": ("helpers.course.grade", "check the exercises of lab notebooks without opening them"),
 }
 
