@@ -11,7 +11,14 @@ from helpers.course.outcome import evidence
 from helpers.edge.vulkan.loader import LIBRARY_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["notebooks/00_start_here.ipynb", "notebooks/edge/01_first_dispatch.ipynb", "solutions/edge/01_saxpy.ipynb"]
+PAGES = [
+    "notebooks/00_start_here.ipynb",
+    "notebooks/edge/01_first_dispatch.ipynb",
+    "notebooks/edge/02_whose_memory_is_it.ipynb",
+    "notebooks/edge/06_the_metal_twin.ipynb",
+    "solutions/edge/01_saxpy.ipynb",
+    "solutions/edge/02_zero_copy_filter.ipynb",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
