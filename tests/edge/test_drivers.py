@@ -127,7 +127,7 @@ def test_lavapipe_with_subgroups_of_each_size(bits, size):
     lavapipe = driver("lavapipe")
     if lavapipe.why_not:
         pytest.skip(lavapipe.why_not)
-    done = lavapipe.run(SUBGROUPS, LP_NATIVE_VECTOR_WIDTH=bits)
+    done = lavapipe.run(SUBGROUPS, LP_NATIVE_VECTOR_WIDTH=bits, MESA_SHADER_CACHE_DISABLE="true")
     assert (done.returncode, done.stdout.strip()) == (0, f"{size} True True ()"), done.stderr
 
 

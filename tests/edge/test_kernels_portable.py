@@ -40,7 +40,9 @@ def test_every_family_at_every_subgroup_size(bits, lanes):
         pytest.skip("needs lavapipe: apt-get install mesa-vulkan-drivers")
     if bits == 512 and not _has_wide_vectors():
         pytest.skip("needs a processor with AVX-512: LP_NATIVE_VECTOR_WIDTH=512")
-    found = run_cases([sys.executable], "llvmpipe", LP_NATIVE_VECTOR_WIDTH=str(bits))
+    # Mesa 22.3 hands code that it compiled for one width to a process of another, from its cache on disk.
+    widths = {"LP_NATIVE_VECTOR_WIDTH": str(bits), "MESA_SHADER_CACHE_DISABLE": "true"}
+    found = run_cases([sys.executable], "llvmpipe", **widths)
     assert found["subgroup"] == lanes and found["messages"] == []
     assert set(found["ratios"]) | set(found["absent"]) == set(CASES)
     assert max(found["ratios"].values()) <= 1, found["ratios"]

@@ -200,5 +200,5 @@ a, b = (np.random.default_rng(0).standard_normal(s).astype('f') for s in ((45, 3
 with open_device("llvmpipe") as device:
     print(device.info.subgroup_size, error_ratio(a, b, multiply(device, a, b)[0]) <= 1, device.take_messages())
 """
-    code, out, error = run_python(program, LP_NATIVE_VECTOR_WIDTH=bits)
+    code, out, error = run_python(program, LP_NATIVE_VECTOR_WIDTH=bits, MESA_SHADER_CACHE_DISABLE="true")
     assert (code, out) == (0, f"{subgroup} True ()"), error

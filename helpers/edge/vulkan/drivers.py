@@ -56,7 +56,8 @@ class Driver:
     def run(self, program: str, seconds: float = 120, **environment: str) -> subprocess.CompletedProcess:
         """Run a Python `program` in a child that loads this driver and no other; its output comes as text.
 
-        environment: further variables, such as `LP_NATIVE_VECTOR_WIDTH`. Raises `NoVulkan` with the
+        environment: further variables, such as `LP_NATIVE_VECTOR_WIDTH` (with `MESA_SHADER_CACHE_DISABLE`:
+        the cache on disk does not tell widths apart). Raises `NoVulkan` with the
         reason when the driver is not here.
         """
         if self.why_not:
