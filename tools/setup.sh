@@ -34,8 +34,8 @@ missing_packages() {
 }
 
 system_packages() {
-    local wanted=(libvulkan1 mesa-vulkan-drivers vulkan-validationlayers) missing
-    [ "$kind" = course ] || wanted+=(chromium fonts-dejavu-core g++)
+    local wanted=(libvulkan1 mesa-vulkan-drivers vulkan-validationlayers g++) missing
+    [ "$kind" = course ] || wanted+=(chromium fonts-dejavu-core)
     if ! command -v dpkg-query >/dev/null; then
         say "setup: not a Debian system. For live shaders install a Vulkan loader, a driver (lavapipe or" \
             "MoltenVK will do) and the Khronos validation layers; without them the edge lessons run simulated."
@@ -73,4 +73,8 @@ rm -f .venv/.setup-*
 extras=; [ "$kind" = course ] || extras='[test]'
 .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".$extras"
 system_packages
+if command -v apt-get >/dev/null; then
+    say "setup: fetching a Mesa with cooperative matrix into .cache, some 70 MB; the system stays as it is"
+    tools/newer_mesa.sh >&2 || say "setup: the lesson on matrix units will use its stand-in"
+fi
 printf '%s\n' "$state" > "$stamp"
