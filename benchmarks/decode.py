@@ -5,8 +5,8 @@ python benchmarks/decode.py [--driver lavapipe] [--rounds 15] [--width 512] [--b
 A step is one token with `length` others in the cache, its logits back on the host. All candidates are timed in the
 same rounds, in turns; PyTorch on one thread and on all, for its threads wait for one another where other work
 runs, too. PyTorch decodes with a cache too, written here from the model's own modules and compared
-with its whole-sequence forward. The bandwidth roof is STREAM's triad on the cores that torch uses. llama.cpp and
-ONNX Runtime serve other models; where one is installed its tokens a second are that of its own model and prompt:
+with its whole-sequence forward. The bandwidth roof is STREAM's triad on the cores that torch uses. llama.cpp serves
+another model; where it is installed its tokens a second are that of its own model and prompt:
 pip install llama-cpp-python (and --gguf FILE).
 """
 
