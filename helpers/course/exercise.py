@@ -32,6 +32,9 @@ class Symptom(StrEnum):
     INCONSISTENT = "the ranks differ"
     TRAFFIC = "too much traffic"
     MEMORY = "too much memory"
+    REPEATED = "does work again"
+    WAITS = "waits too often"
+    LAUNCHES = "too many launches"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from helpers import cli
 from helpers.course.grade import grade
 from helpers.course.notebooks import NotebookError
 
-LAB = Path(__file__).parents[2] / "labs/profiling/01_work_and_roof.ipynb"
+LAB = Path(__file__).parents[2] / "labs/profiling/02_work_and_roof.ipynb"
 RIGHT = """def answer(m, k, n, element_bytes, peak, bandwidth):
     return min(peak, bandwidth * 2 * m * k * n / (element_bytes * (m * k + k * n + m * n)))"""
 

@@ -1,0 +1,13 @@
+"""symptom: wrong dtype"""
+
+import torch
+
+
+def answer(text, encode, context, batch):
+    tokens = torch.tensor(encode(text), dtype=torch.int32)
+    windows, place = (len(tokens) - 1) // context, 0
+    while True:
+        starts = [(place + row) % windows * context for row in range(batch)]
+        place += batch
+        block = torch.stack([tokens[start : start + context + 1] for start in starts])
+        yield block[:, :-1], block[:, 1:]

@@ -1,0 +1,13 @@
+"""symptom: wrong value"""
+
+import torch
+
+
+def answer(text, encode, context, batch):
+    tokens = torch.tensor([ord(character) for character in text])
+    windows, place = (len(tokens) - 1) // context, 0
+    while True:
+        starts = [(place + row) % windows * context for row in range(batch)]
+        place += batch
+        block = torch.stack([tokens[start : start + context + 1] for start in starts])
+        yield block[:, :-1], block[:, 1:]

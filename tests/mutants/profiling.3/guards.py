@@ -1,0 +1,14 @@
+"""symptom: waits too often"""
+
+import torch
+
+
+def answer(step, steps, every, report):
+    losses = []
+    for done in range(1, steps + 1):
+        losses.append(step().detach())
+        if losses[-1] != losses[-1]:
+            raise FloatingPointError(done)
+        if done % every == 0 or done == steps:
+            report(done, torch.stack(losses).mean().item())
+            losses = []

@@ -1,0 +1,12 @@
+"""symptom: off by one"""
+
+import torch
+
+
+def answer(step, steps, every, report):
+    losses = []
+    for done in range(1, steps + 2):
+        losses.append(step().detach())
+        if done <= steps and (done % every == 0 or done == steps):
+            report(done, torch.stack(losses).mean().item())
+            losses = []

@@ -1,0 +1,18 @@
+"""symptom: wrong value
+
+Subtracts the mean.
+"""
+
+import torch
+
+
+def answer(x, residual, weight, eps, rows_at_once):
+    normed, total = torch.empty_like(x), torch.empty_like(x)
+    for start in range(0, len(x), rows_at_once):
+        part = slice(start, start + rows_at_once)
+        block = x[part].float() + residual[part].float()
+        total[part] = block
+        centred = block - block.mean(-1, keepdim=True)
+        root = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+        normed[part] = centred * root * weight.float()
+    return normed, total
