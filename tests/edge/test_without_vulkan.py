@@ -21,6 +21,7 @@ PAGES = [
     "notebooks/edge/06_the_metal_twin.ipynb",
     "solutions/edge/01_saxpy.ipynb",
     "solutions/edge/02_zero_copy_filter.ipynb",
+    "solutions/edge/03_climb.ipynb",
 ]
 
 

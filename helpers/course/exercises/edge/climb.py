@@ -182,7 +182,7 @@ EXERCISES = (
             "All invocations bring one tile of A and one of B into shared arrays, then all read them. Between the "
             "two everybody must wait, and once more before the next tile overwrites what others still read.",
             "At the edges a tile is not whole. An invocation without an element still has to reach every barrier, "
-            "and what it brings for an element that does not exist has to add nothing. Nor may it load or store there.",
+            "and what it brings for an element that does not exist has to add nothing. It must not load it either.",
             "In the rung register 64 invocations bring 32 rows of A: each brings several elements, in steps of 64. "
             "Each keeps 4 × 4 sums of its own, for rows and columns that are 8 apart.",
         ),
