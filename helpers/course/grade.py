@@ -10,7 +10,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from helpers.course.checks import CHECK_KEY
-from helpers.course.files import read_notebook
+from helpers.course.files import NotebookError, read_notebook
 from helpers.course.lesson import TOKEN_VARIABLE
 from helpers.measure.show import Table
 
@@ -35,6 +35,8 @@ def grade(path: Path) -> tuple[Grade, ...]:
     The file is not written. An exercise whose check did not run, because a cell timed out or the
     kernel died, is `NOT CHECKED`. Raises `NotebookError` for a file that is no notebook.
     """
+    if path.suffix != ".ipynb" or not path.is_file():
+        raise NotebookError(f"there is no notebook {str(path)!r}", mend="name .ipynb files, as labs/training/*.ipynb")
     notebook = read_notebook(path)
     wanted = [match["id"] for cell in notebook.cells for match in EXERCISE.finditer(cell.source)]
     remark = _run(notebook, path.parent)
@@ -87,6 +89,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Print a table; 0 when every exercise passed or was skipped."""
     grades = [line for path in args.notebooks for line in grade(path)]
+    if not grades:
+        print("no exercise in " + ", ".join(map(str, args.notebooks)))
+        return 1
     rows = tuple((line.notebook, line.exercise, line.state, line.remark or "–") for line in grades)
     print(Table(("notebook", "exercise", "state", "remark"), rows))
-    return int(not grades or any(line.state not in GOOD for line in grades))
+    return int(any(line.state not in GOOD for line in grades))

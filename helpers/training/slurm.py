@@ -111,7 +111,7 @@ def submit(
         ) from None
     except (RuntimeError, NameError, TypeError, ValueError, KeyError, AssertionError) as error:
         raise SlurmError(
-            f"cannot submit to {cluster}: {error}", mend="run on a login node, or use --local to try it here"
+            f"cannot submit to {cluster}: {error}", mend="run on a login node, or try it here with --nodes 1 --local"
         ) from None
 
 
@@ -121,7 +121,8 @@ def _require_possible(nodes: int, ranks_per_node: int, local: bool) -> None:
             raise SlurmError(f"{name} is {value}", mend="use a whole number from 1")
     if local and nodes > 1:
         raise SlurmError(
-            f"--local has this machine only, not {nodes} nodes", mend=f"use --nodes 1 --ranks-per-node {nodes}"
+            f"--local has this machine only, not {nodes} nodes",
+            mend=f"use --nodes 1 --ranks-per-node {ranks_per_node} --local",
         )
 
 
@@ -190,6 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(f"job {job.job_id}")
     print(f"log {args.folder.absolute() / f'{job.job_id}_0_log.out'}")
+    print("it runs in the background: follow the log, and the .err file beside it for what went wrong")
     return 0
 
 

@@ -163,6 +163,10 @@ def _owned(answer, reading: Reading, text: str, table: dict[str, int]) -> Findin
         if not got[0].equal(expected):
             saw = f"{reading}: batch {index} holds what the loop wrote into an earlier one"
             return Finding("A batch owns its memory.", saw, Symptom.INPUT_CHANGED, 4)
-        for part in got:
-            part.fill_(-1)
+        targets = got[1].clone()
+        got[0].fill_(-1)
+        if not got[1].equal(targets):
+            saw = f"{reading}: what was written into the inputs of batch {index} is in its targets"
+            return Finding("Inputs and targets are tensors of their own.", saw, Symptom.INPUT_CHANGED, 4)
+        got[1].fill_(-1)
     return None

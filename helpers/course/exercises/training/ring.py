@@ -272,6 +272,9 @@ def _memory(look: Look) -> Finding | None:
         if look.case.world > 1 and held > own:
             saw = f"{look.case}: rank {rank} returned {own} bytes that keep {held} alive"
             return Finding("The chunk owns its memory, so that the rest can be freed.", saw, Symptom.NOT_FREED, 4)
+        if got.numel() and got.untyped_storage().data_ptr() == look.given[rank].untyped_storage().data_ptr():
+            saw = f"{look.case}: rank {rank} returned the memory of the tensor that it was given"
+            return Finding("The chunk owns its memory, also on one rank.", saw, Symptom.NOT_FREED, 4)
     return None
 
 
