@@ -22,6 +22,8 @@ PAGES = [
     "solutions/edge/01_saxpy.ipynb",
     "solutions/edge/02_zero_copy_filter.ipynb",
     "solutions/edge/03_climb.ipynb",
+    "solutions/edge/04_fused_softmax.ipynb",
+    "solutions/edge/05_int4_matvec.ipynb",
 ]
 
 

@@ -1,0 +1,35 @@
+"""symptom: off by a constant factor
+
+Every 32nd invocation speaks, for a subgroup that may have fewer lanes.
+"""
+
+SHADER = """
+layout(local_size_x = 128) in;
+const float LOWEST = -3.4e38;
+shared float peaks[128], sums[128];
+void main() {
+    uint row = gl_WorkGroupID.x;
+    float peak = LOWEST, sum = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < columns; i += 128) {
+        float value = load_x(row, i), higher = max(peak, value);
+        sum = sum * exp(peak - higher) + exp(value - higher);
+        peak = higher;
+    }
+    float high = subgroupMax(peak);
+    sum = subgroupAdd(sum * exp(peak - high));
+    if (gl_LocalInvocationID.x % 32 == 0) {
+        peaks[gl_LocalInvocationID.x / 32] = high;
+        sums[gl_LocalInvocationID.x / 32] = sum;
+    }
+    barrier();
+    peak = LOWEST;
+    sum = 0.0;
+    for (uint s = 0; s < 128 / 32; s++) peak = max(peak, peaks[s]);
+    for (uint s = 0; s < 128 / 32; s++) sum += sums[s] * exp(peaks[s] - peak);
+    for (uint i = gl_LocalInvocationID.x; i < columns; i += 128) store_y(row, i, exp(load_x(row, i) - peak) / sum);
+}
+"""
+
+
+def answer():
+    return SHADER

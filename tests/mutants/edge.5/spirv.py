@@ -1,0 +1,8 @@
+"""symptom: wrong type
+
+The text as bytes.
+"""
+
+
+def answer():
+    return b"layout(local_size_x = 64) in;"
