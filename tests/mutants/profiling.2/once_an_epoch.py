@@ -12,4 +12,4 @@ def answer(text, encode, context, batch):
             if len(waiting) == batch:
                 block = torch.stack(waiting)
                 waiting = []
-                yield block[:, :-1], block[:, 1:]
+                yield block[:, :-1].clone(), block[:, 1:].clone()

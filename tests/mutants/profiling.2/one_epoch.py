@@ -8,4 +8,4 @@ def answer(text, encode, context, batch):
     windows = (len(tokens) - 1) // context
     for first in range(0, windows - batch + 1, batch):
         block = torch.stack([tokens[w * context : w * context + context + 1] for w in range(first, first + batch)])
-        yield block[:, :-1], block[:, 1:]
+        yield block[:, :-1].clone(), block[:, 1:].clone()

@@ -10,4 +10,4 @@ def answer(text, encode, context, batch):
         starts = [(place + row) % windows * context for row in range(batch)]
         place += batch
         block = torch.stack([tokens[start : start + context + 1] for start in starts])
-        yield block[:, :-1], block[:, 1:]
+        yield block[:, :-1].clone(), block[:, 1:].clone()

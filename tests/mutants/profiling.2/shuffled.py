@@ -11,4 +11,4 @@ def answer(text, encode, context, batch):
     while True:
         starts = [random.randrange(windows) * context for _ in range(batch)]
         block = torch.stack([tokens[start : start + context + 1] for start in starts])
-        yield block[:, :-1], block[:, 1:]
+        yield block[:, :-1].clone(), block[:, 1:].clone()
