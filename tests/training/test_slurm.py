@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 def test_a_machine_without_slurm_is_told_of_local(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CourseError, match="use --local to try it here"):
+    with pytest.raises(CourseError, match="try it here with --nodes 1 --local"):
         submit([], folder=tmp_path)
 
 
@@ -183,7 +183,9 @@ def test_what_goes_wrong_on_a_rank_is_in_the_result_and_in_its_log(tmp_path):
 def test_the_command_line_prints_the_job_and_its_log(tmp_path):
     command = [sys.executable, "-m", "helpers.training.slurm", "--folder", str(tmp_path), "--local"]
     done = subprocess.run([*command, "--", "--steps", "1"], capture_output=True, text=True, check=True)
-    (_, number), (_, log) = (line.split() for line in done.stdout.splitlines())
+    first, second, hint = done.stdout.splitlines()
+    number, log = first.split()[1], second.split()[1]
+    assert ".err" in hint
     wait_for((tmp_path / f"{number}_0_result.pkl").is_file)
     assert submitit.LocalJob(tmp_path, number).results() == [None]
     assert "step    1" in Path(log).read_text()
