@@ -59,10 +59,9 @@ class Encoder:
 def examine_batches(answer: Callable[..., Iterator], seed: int) -> Finding | None:
     """The first reading on which `answer(text, encode, context, batch)` is not right, or does its work again."""
     chance = random.Random(seed)
-    for reading in _readings(chance):
-        text = "".join(chance.choice(LETTERS) for _ in range(reading.characters))
-        table = dict(zip(LETTERS, chance.sample(range(256), len(LETTERS))))
-        for trial in (_right, _once, _owned):
+    inputs = [(reading, *_text_for(reading, chance)) for reading in _readings(chance)]
+    for trial in (_right, _once, _owned):  # a shuffled loader may be right once, by chance: not on every reading
+        for reading, text, table in inputs:
             try:
                 finding = within(DEADLINE_S, partial(trial, answer, reading, text, table))
             except TooLong:
@@ -71,6 +70,11 @@ def examine_batches(answer: Callable[..., Iterator], seed: int) -> Finding | Non
             if finding:
                 return finding
     return None
+
+
+def _text_for(reading: Reading, chance: random.Random) -> tuple[str, dict[str, int]]:
+    text = "".join(chance.choice(LETTERS) for _ in range(reading.characters))
+    return text, dict(zip(LETTERS, chance.sample(range(256), len(LETTERS))))
 
 
 def _readings(chance: random.Random) -> Iterator[Reading]:
