@@ -24,6 +24,7 @@ PAGES = [
     "solutions/edge/03_climb.ipynb",
     "solutions/edge/04_fused_softmax.ipynb",
     "solutions/edge/05_int4_matvec.ipynb",
+    "solutions/edge/06_cooperative_gemm.ipynb",
 ]
 
 
