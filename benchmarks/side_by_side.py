@@ -15,8 +15,12 @@ Step = Callable[[], object]
 
 
 def stamp(*packages: str) -> str:
-    """One line: date, cores, load of the machine, and the versions of Python, torch and `packages`."""
+    """One line: date, cores, load of the machine, and the versions of Python, torch and `packages`.
+
+    Where others keep a quarter of the cores busy, the line says that the table was taken under load.
+    """
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    load += " (taken under load)" if os.getloadavg()[0] > usable_cores() / 4 else ""
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in ("torch", *packages))]
     return f"{date.today()} · {usable_cores()} cores · load average {load} · {', '.join(versions)}"
 

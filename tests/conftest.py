@@ -1,8 +1,9 @@
-"""What every test shares: figures without a window; under CI hypothesis draws the same examples each time."""
+"""What every test shares: figures without a window, a watch over the validation layer, the same examples under CI."""
 
 import os
 
 import matplotlib
+from validation_watch import ValidationWatch
 
 matplotlib.use("Agg")
 
@@ -14,3 +15,7 @@ else:
     settings.register_profile("ci", derandomize=True, deadline=None)
     if os.environ.get("CI"):
         settings.load_profile("ci")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(ValidationWatch(), "validation-watch")

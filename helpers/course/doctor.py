@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import socket
@@ -17,6 +16,11 @@ from helpers.hardware.capabilities import usable_cores
 
 ROOT = Path(__file__).parents[2]
 APT_VULKAN = "apt-get install libvulkan1 mesa-vulkan-drivers vulkan-validationlayers"
+ASK_DEVICES = """
+from helpers.edge.vulkan import devices
+for device in devices():
+    print(f"{device.driver}, cooperative matrix: {', '.join(map(str, device.cooperative_matrix)) or 'none'}")
+"""
 
 
 class Status(StrEnum):
@@ -203,18 +207,37 @@ def _vulkan() -> Iterator[Capability]:
         yield Capability("Vulkan validation", Status.SKIP, "the Khronos layer is not installed", mend)
 
 
-def _counters() -> Iterator[Capability]:
-    """Whether Nsight Compute is there and the driver lets this user read counters."""
-    if shutil.which("ncu") is None:
-        yield Capability("GPU counters", Status.SKIP, "no Nsight Compute (ncu): lessons show recorded kernels")
+def _newer_mesa() -> Iterator[Capability]:
+    """The second lavapipe, asked in a child process: it needs a C library of its own."""
+    from helpers.edge.vulkan.drivers import MESA_SCRIPT, newer_lavapipe
+
+    driver = newer_lavapipe()
+    if driver.why_not:
+        yield Capability("newer Mesa", Status.SKIP, "not fetched: matrix units are simulated", driver.why_not)
         return
-    driver = Path("/proc/driver/nvidia/params")
-    restricted = driver.is_file() and "RmProfilingAdminOnly: 1" in driver.read_text()
-    if restricted and os.geteuid() != 0:
-        mend = "ask an administrator for NVreg_RestrictProfilingToAdminUsers=0"
-        yield Capability("GPU counters", Status.SKIP, "the driver keeps counters for administrators", mend)
+    done = driver.run(ASK_DEVICES)
+    if done.returncode or not done.stdout.strip():
+        reason = (done.stderr.strip().splitlines() or ["it lists no device"])[-1]
+        mend = f"delete {Path(driver.python[0]).parent} and run {MESA_SCRIPT}"
+        yield Capability("newer Mesa", Status.SKIP, f"does not load: {reason}", mend)
+        return
+    yield Capability("newer Mesa", Status.OK, done.stdout.strip())
+
+
+def _counters() -> Iterator[Capability]:
+    """Whether counters can be collected, as the check before each collection finds it."""
+    from helpers.profiling.counters.preflight import Level, preflight
+
+    found = preflight()
+    stops = [finding for finding in found.findings if finding.level is Level.STOP]
+    if not found.driver:
+        yield Capability("GPU counters", Status.SKIP, "no NVIDIA driver: lessons show recorded kernels")
+    elif stops:
+        yield Capability(
+            "GPU counters", Status.SKIP, f"{stops[0].what}: lessons show recorded kernels", stops[0].mend
+        )
     else:
-        yield Capability("GPU counters", Status.OK, "ncu is installed and the driver does not restrict it")
+        yield Capability("GPU counters", Status.OK, "; ".join(finding.what for finding in found.findings))
 
 
 def _shader_tools() -> Iterator[Capability]:
@@ -238,6 +261,7 @@ LOOKS = (
     _cuda,
     _mps,
     _vulkan,
+    _newer_mesa,
     _shader_tools,
     _counters,
     _notebooks,

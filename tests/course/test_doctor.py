@@ -1,11 +1,17 @@
+import importlib
 import json
 import socket
+from functools import partial
 
 import pytest
 
 from helpers import cli
 from helpers.course import doctor
 from helpers.course.doctor import Capability, Status
+from helpers.profiling.counters import preflight
+
+drivers = importlib.import_module("helpers.edge.vulkan.drivers")  # the package has a function of that name
+DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.45.04  Thu Feb 19 2026\n"
 
 
 def test_every_line_says_what_was_found_and_a_failure_says_the_mend(capsys):
@@ -25,6 +31,7 @@ def test_every_line_says_what_was_found_and_a_failure_says_the_mend(capsys):
         "CUDA",
         "MPS",
         "Vulkan",
+        "newer Mesa",
         "GPU counters",
         "disk",
     ]:
@@ -78,10 +85,58 @@ def test_torch_is_compared_with_the_pin(monkeypatch, tmp_path, installed, status
     assert packages.found == "other than tested: numpy"
 
 
-def test_restricted_counters_are_a_skip_with_a_mend(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+@pytest.mark.parametrize(
+    ("version", "params", "rights", "status", "words"),
+    [
+        ("", "", "0", "SKIP", "no NVIDIA driver: lessons show recorded kernels"),
+        (DRIVER, "RmProfilingAdminOnly: 1", "a80425fb", "SKIP", "to administrators only"),
+        (DRIVER, "RmProfilingAdminOnly: 1", "1ffffffffff", "OK", "counters are allowed"),
+        (DRIVER, "RmProfilingAdminOnly: 0", "0", "OK", "counters are allowed"),
+    ],
+    ids=["no driver", "root of a container", "root", "open to all"],
+)
+def test_counters_are_what_a_collection_would_find(monkeypatch, tmp_path, version, params, rights, status, words):
+    """The root user of a container has few of the capabilities of root: its user id says nothing."""
+    for name, text in {"version": version, "params": params}.items():
+        path = tmp_path / "proc/driver/nvidia" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/status").write_text(f"CapEff:\t{rights}\n")
+    tool = tmp_path / "ncu"
+    tool.write_text("#!/bin/sh\necho Version 2026.1.0\n")
+    tool.chmod(0o755)
+    look = partial(preflight.preflight, proc=tmp_path / "proc", environ={"PATH": str(tmp_path)})
+    monkeypatch.setattr(preflight, "preflight", look)
     [line] = doctor._counters()
-    assert line.status is Status.SKIP and "recorded" in line.found
+    assert line.status == status and words in line.found
+    assert bool(line.mend) == (words == "to administrators only")
+
+
+def test_a_newer_mesa_that_is_not_here_has_its_mend(monkeypatch, tmp_path):
+    monkeypatch.setattr(drivers, "newer_lavapipe", partial(drivers.newer_lavapipe, tmp_path))
+    [line] = doctor._newer_mesa()
+    assert line.status is Status.SKIP and drivers.MESA_SCRIPT in line.mend
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "words"),
+    [
+        ("echo 'llvmpipe Mesa 99, cooperative matrix: 8×8×8 f16→f32'", "OK", "Mesa 99"),
+        ("echo no such library >&2; exit 127", "SKIP", "no such library"),
+        ("true", "SKIP", "lists no device"),
+    ],
+)
+def test_a_newer_mesa_says_what_it_gives_or_why_it_does_not_load(monkeypatch, tmp_path, program, status, words):
+    manifest, python = tmp_path / "root/usr/share/vulkan/icd.d/lvp_icd.json", tmp_path / "python"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(drivers, "newer_lavapipe", partial(drivers.newer_lavapipe, tmp_path))
+    [line] = doctor._newer_mesa()
+    assert line.status == status and words in line.found
+    assert bool(line.mend) == (status == "SKIP") == (str(tmp_path) in line.mend)
 
 
 def test_a_line_is_read_without_colour():

@@ -221,6 +221,17 @@ def test_a_recording_keeps_what_it_uses(device):
         assert len(recording.submit().dispatches) == 1
 
 
+def test_a_device_closes_under_a_recording_that_lives_on(any_driver):
+    with open_device(driver=any_driver) as closing:
+        with closing.record() as recording:
+            recording.dispatch(closing.kernel(SAXPY), (1,), ones(closing, 2), PUSH)
+        recording.submit()
+    assert closing.take_messages() == ()
+    with pytest.raises(VulkanError, match="was closed"):
+        recording.submit()
+    recording.free()
+
+
 def test_a_recording_is_filled_once_and_only_inside_its_block(device):
     x, y = ones(device, 2)
     recording = device.record()
@@ -246,6 +257,27 @@ def test_an_error_while_filling_passes_through_and_nothing_can_be_submitted(devi
         _ = 1 / 0
     with pytest.raises(RecordingError, match="broken off"):
         recording.submit()
+    x, y = ones(device, 2)
+    with recording:
+        recording.dispatch(device.kernel(SAXPY), (1,), [x, y], PUSH)
+    recording.submit()
+    assert recording.barriers == () and np.all(y.array() == 2)
+
+
+def test_a_recording_that_the_driver_refused_cannot_be_submitted(device, monkeypatch):
+    x, y = ones(device, 2)
+
+    def refuse(*_):
+        raise VulkanError("vkEndCommandBuffer returned VK_ERROR_OUT_OF_HOST_MEMORY")
+
+    monkeypatch.setitem(vars(device.functions), "vkEndCommandBuffer", refuse)
+    with pytest.raises(VulkanError, match="OUT_OF_HOST"), device.record() as recording:
+        recording.dispatch(device.kernel(SAXPY), (1,), [x, y], PUSH)
+    monkeypatch.undo()
+    with pytest.raises(RecordingError, match="broken off"):
+        recording.submit()
+    device.kernel(SAXPY).run((1,), [x, y], PUSH)
+    assert np.all(y.array() == 2)
 
 
 def test_copies_that_do_not_fit_are_refused(device):

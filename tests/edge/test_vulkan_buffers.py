@@ -2,13 +2,24 @@ import gc
 import mmap
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from helpers.edge import shaders, spirv
-from helpers.edge.vulkan import BufferError, KernelError, Memory, VulkanError, devices, open_device, page_aligned
+from helpers.edge.vulkan import (
+    BufferError,
+    Heap,
+    KernelError,
+    Memory,
+    VulkanError,
+    devices,
+    open_device,
+    page_aligned,
+)
 from helpers.edge.vulkan.buffer import DTYPES
+from helpers.edge.vulkan.info import _memory
 
 SAXPY = shaders.spirv("saxpy")
 PUSH = struct.pack("<If", 64, 1.0)
@@ -41,6 +52,33 @@ def test_the_flags_are_those_of_the_type_that_was_taken(any_device):
     assert private.memory in any_device.info.memory_types and Memory.DEVICE_LOCAL in private.memory
     assert shared.pointer and not private.pointer
     assert "HOST_VISIBLE" in str(shared.memory) and str(Memory(0)) == "NONE"
+
+
+def test_every_memory_type_lies_in_one_heap_that_is_as_local_as_the_type(any_device):
+    """Vulkan specification, `VkMemoryPropertyFlagBits`: a type is DEVICE_LOCAL if and only if its heap is."""
+    info = any_device.info
+    placed = [index for heap in info.heaps for index in heap.types]
+    assert sorted(placed) == list(range(len(info.memory_types)))
+    for heap in info.heaps:
+        assert heap.nbytes > 0
+        assert {Memory.DEVICE_LOCAL in info.memory_types[index] for index in heap.types} <= {heap.device_local}
+
+
+def test_heaps_are_read_as_the_driver_lists_them():
+    """A GPU with 8 GiB, a window of 256 MiB into them, and 16 GiB of the host; type 4 has a flag of a vendor."""
+
+    def fill(handle, pointer):
+        memory = pointer._obj
+        for place, heap in enumerate(((8 << 30, 1), (16 << 30, 0), (256 << 20, 3))):
+            memory.memoryHeaps[place].size, memory.memoryHeaps[place].flags = heap
+        for place, kind in enumerate(((1, 0), (6, 1), (14, 1), (7, 2), (1 | 256, 0))):
+            memory.memoryTypes[place].propertyFlags, memory.memoryTypes[place].heapIndex = kind
+        memory.memoryHeapCount, memory.memoryTypeCount = 3, 5
+
+    heaps, types = _memory(SimpleNamespace(vkGetPhysicalDeviceMemoryProperties=fill), 0)
+    assert heaps == (Heap(2**33, True, (0, 4)), Heap(2**34, False, (1, 2)), Heap(2**28, True, (3,)))
+    local, shared = Memory.DEVICE_LOCAL, Memory.SHARED
+    assert types == (local, shared, shared | Memory.HOST_CACHED, local | shared, local)
 
 
 def test_memory_of_the_device_alone_is_reached_through_staging(any_device):

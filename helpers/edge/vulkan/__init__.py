@@ -3,7 +3,7 @@
 from helpers.edge.vulkan.buffer import Buffer, BufferError, page_aligned
 from helpers.edge.vulkan.device import Copies, Device, open_device
 from helpers.edge.vulkan.drivers import Driver, driver, drivers
-from helpers.edge.vulkan.info import DeviceInfo, MatrixShape, Memory
+from helpers.edge.vulkan.info import DeviceInfo, Heap, MatrixShape, Memory
 from helpers.edge.vulkan.instance import Message, devices, why_none
 from helpers.edge.vulkan.kernel import Kernel, KernelError
 from helpers.edge.vulkan.layers import Check
@@ -22,6 +22,7 @@ __all__ = [
     "DeviceLost",
     "Dispatch",
     "Driver",
+    "Heap",
     "Kernel",
     "KernelError",
     "MatrixShape",

@@ -138,12 +138,12 @@ class Buffer:
         self.memory, self.pointer = allocation.memory, allocation.pointer
         self.imported, self.writable = allocation.kept is not None, True
         self.dtype_name = dtype.name
-        self.allocation: Allocation | None = allocation
+        self.allocation = allocation
 
     @property
     def handle(self) -> int | None:
         """The `VkBuffer`, or None when it was freed."""
-        return self.allocation.handle if self.allocation else None
+        return self.allocation.handle
 
     def array(self) -> np.ndarray:
         """A NumPy array of the buffer's shape and dtype whose memory is the buffer's."""
@@ -195,15 +195,13 @@ class Buffer:
 
     def free(self) -> None:
         """Give the memory back; harmless when freed. `BufferError` while a view lives."""
-        alive = self.allocation.views if self.handle is not None else 0
-        if alive:
+        alive = self.allocation.views
+        if alive and self.handle is not None:
             raise BufferError(
                 f"{alive} arrays or tensors still look at this buffer of {self.nbytes} bytes",
                 mend="delete them first, or copy what you need with .copy() or .clone()",
             )
-        if self.allocation:
-            self.allocation.destroy()
-        self.allocation = None
+        self.allocation.destroy()
 
     def _require_here(self) -> None:
         if self.handle is None:

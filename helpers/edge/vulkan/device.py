@@ -76,6 +76,7 @@ class Device:
         self._modules: dict[bytes, int] = {}
         self._kernels: weakref.WeakValueDictionary[tuple, Kernel] = weakref.WeakValueDictionary()
         self._slots: list[Slot] = []
+        self._idle_slots: list[Slot] = []
         self._trusted: bool | None = None
 
     def __enter__(self) -> "Device":
@@ -272,14 +273,16 @@ class Device:
 
     def take_slot(self, timestamps: int) -> Slot:
         """A command buffer with a fence and room for that many timestamps; give it back."""
-        slot = self._slots.pop() if self._slots else Slot(self.functions, self.handle, self.commands)
+        if not self._idle_slots:
+            self._slots.append(Slot(self.functions, self.handle, self.commands))
+            self._idle_slots.append(self._slots[-1])
+        slot = self._idle_slots.pop()
         slot.reserve(timestamps)
         return slot
 
     def give_slot(self, slot: Slot) -> None:
         """Keep a slot for the next recording."""
-        if self.usable:
-            self._slots.append(slot)
+        self._idle_slots.append(slot)
 
     def _doubt_subgroups(self) -> None:
         """Warn once when the driver's subgroups are not what it advertises."""

@@ -61,6 +61,18 @@ class Memory(IntFlag):
 
 
 @dataclass(frozen=True)
+class Heap:
+    """A body of memory. nbytes: its size. device_local: whether it is the device's own.
+
+    types: the places in `DeviceInfo.memory_types` of the types that are allocated from it.
+    """
+
+    nbytes: int
+    device_local: bool
+    types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class MatrixShape:
     """One cooperative-matrix shape of a device: C (m, n) += A (m, k) · B (k, n), inputs and result types.
 
@@ -104,6 +116,7 @@ class DeviceInfo:
 
     subgroup_size: what it advertises. subgroup_sizes: the least and the largest that a pipeline may
     ask for. memory_types: the properties of each, in the driver's order, the preferred ones first.
+    heaps: what they are allocated from, in the driver's order.
     absences: each ability by name, and the reason where it is absent; ask with `can` and `why_not`.
     """
 
@@ -118,6 +131,7 @@ class DeviceInfo:
     limits: Limits
     subgroup_sizes: tuple[int, int] = (0, 0)
     memory_types: tuple[Memory, ...] = ()
+    heaps: tuple[Heap, ...] = ()
     absences: tuple[tuple[str, str], ...] = ()
 
     def can(self, ability: str) -> bool:
@@ -152,7 +166,7 @@ def read_info(functions: Functions, handle: int, index: int, validation: bool) -
     sizes = more.get(vk.VkPhysicalDeviceSubgroupSizeControlProperties)
     properties = plain.properties
     shapes = _matrix_shapes(functions, handle, extensions)
-    memory_types = _memory_types(functions, handle)
+    heaps, memory_types = _memory(functions, handle)
     absences = _absences(functions, handle, api, more, memory_types, shapes)
     return DeviceInfo(
         index=index,
@@ -166,6 +180,7 @@ def read_info(functions: Functions, handle: int, index: int, validation: bool) -
         limits=_limits(properties.limits, more),
         subgroup_sizes=(sizes.minSubgroupSize, sizes.maxSubgroupSize) if sizes else (subgroup.subgroupSize,) * 2,
         memory_types=memory_types,
+        heaps=heaps,
         absences=tuple(absences.items()),
     )
 
@@ -225,10 +240,19 @@ def _limits(limits, more: dict[type, ctypes.Structure]) -> Limits:
     )
 
 
-def _memory_types(functions: Functions, handle: int) -> tuple[Memory, ...]:
+def _memory(functions: Functions, handle: int) -> tuple[tuple[Heap, ...], tuple[Memory, ...]]:
     memory = vk.VkPhysicalDeviceMemoryProperties()
     functions.vkGetPhysicalDeviceMemoryProperties(handle, ctypes.byref(memory))
-    return tuple(Memory(kind.propertyFlags & 15) for kind in memory.memoryTypes[: memory.memoryTypeCount])
+    kinds = memory.memoryTypes[: memory.memoryTypeCount]
+    heaps = [
+        Heap(
+            heap.size,
+            bool(heap.flags & vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT),
+            tuple(index for index, kind in enumerate(kinds) if kind.heapIndex == place),
+        )
+        for place, heap in enumerate(memory.memoryHeaps[: memory.memoryHeapCount])
+    ]
+    return tuple(heaps), tuple(Memory(kind.propertyFlags & 15) for kind in kinds)
 
 
 def _matrix_shapes(functions: Functions, handle: int, extensions: set[str]) -> tuple[MatrixShape, ...]:

@@ -5,7 +5,7 @@ import contextlib
 import ctypes
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_uint32, c_void_p, cast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ CHATTER = ("VALIDATION-SETTINGS", "WARNING-GPU-Assisted-Validation", "UNASSIGNED
 PREAMBLE = re.compile(r"^Validation \w+( Warning)?: \[.*?\] .*?\| MessageID = 0x[0-9a-f]+ \| ", re.DOTALL)
 CALLBACK = CFUNCTYPE(c_uint32, c_uint32, c_uint32, POINTER(vk.VkDebugUtilsMessengerCallbackDataEXT), c_void_p)
 _live: "weakref.WeakSet[Instance]" = weakref.WeakSet()
+# Each is told of every message as it arrives, whoever takes it later: `listener(instance, message)`.
+listeners: "list[Callable[[Instance, Message], None]]" = []
 
 
 @dataclass(frozen=True)
@@ -197,10 +199,15 @@ class Instance:
         rule = (content.pMessageIdName or b"").decode(errors="replace")
         text = PREAMBLE.sub("", (content.pMessage or b"").decode(errors="replace"))
         if PRINTED.search(rule):
-            self.messages.append(Message("printf", rule, _printed(text), self.call))
+            self._keep(Message("printf", rule, _printed(text), self.call))
         elif severity in SEVERITIES and not rule.startswith(CHATTER):
-            self.messages.append(Message(SEVERITIES[severity], rule, text, self.call))
+            self._keep(Message(SEVERITIES[severity], rule, text, self.call))
         return 0
+
+    def _keep(self, message: Message) -> None:
+        self.messages.append(message)
+        for listener in listeners:
+            listener(self, message)
 
 
 _INSTALL_DRIVER = "Debian: apt-get install mesa-vulkan-drivers; elsewhere the driver of your GPU"

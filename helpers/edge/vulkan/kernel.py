@@ -1,6 +1,7 @@
 """A compute pipeline: a shader with its constants on a device, and what it takes."""
 
 import ctypes
+import operator
 import struct
 from collections.abc import Sequence
 from ctypes import byref, c_uint32, c_uint64, c_void_p
@@ -98,6 +99,7 @@ class Kernel:
         """The workgroups (x, y, z), after checking all arguments of a dispatch; `KernelError` says what is wrong."""
         interface, device = self.interface, self.device
         groups = (*groups, 1, 1)[: max(3, len(groups))]
+        most = device.info.limits.group_count
         if self.handle is None:
             raise KernelError("the kernel was destroyed with its device", mend="make a new one")
         if len(buffers) != len(interface.bindings):
@@ -112,8 +114,7 @@ class Kernel:
                 f"{len(push)} bytes of push constants, but the shader reads {interface.push_bytes}",
                 mend="pack the members in the order and with the types of the shader's block",
             )
-        most = device.info.limits.group_count
-        if len(groups) != 3 or not all(0 < count <= limit for count, limit in zip(groups, most)):
+        if len(groups) != 3 or min(groups) < 1 or any(map(operator.gt, groups, most)):
             raise KernelError(f"{groups} workgroups", mend=f"use 1 to {most} workgroups a direction")
         for buffer, access in zip(buffers, self._elements):
             if buffer.device is not device or buffer.handle is None:
@@ -125,7 +126,7 @@ class Kernel:
                     where=f"binding {access.binding}",
                     mend="declare it readonly in the shader, or import a writable array",
                 )
-            if access.element.startswith("float") and not _fits(access.element, buffer):
+            if access.element and access.element != buffer.dtype_name and buffer.dtype.kind != "u":
                 raise KernelError(
                     f"a {buffer.dtype} buffer where the shader has an array of {access.element}",
                     where=f"binding {access.binding}",
@@ -249,16 +250,14 @@ def _word(value: int | float) -> int:
 
 
 def _merge(accesses: Sequence[Access], bindings: Sequence[int]) -> tuple[Access, ...]:
-    """One access a binding: two variables may name the same one, as `readonly` and `writeonly` views."""
+    """One access a binding: two variables may name the same one, as `readonly` and `writeonly` views.
+
+    It keeps its element where that is a float: integers are any bits.
+    """
     merged = []
     for number in bindings:
         same = [access for access in accesses if access.binding == number]
-        elements = {access.element for access in same}
+        elements = {access.element if access.element.startswith("float") else "" for access in same}
         reads, writes = any(access.reads for access in same), any(access.writes for access in same)
         merged.append(Access(number, reads, writes, elements.pop() if len(elements) == 1 else ""))
     return tuple(merged)
-
-
-def _fits(element: str, buffer: Buffer) -> bool:
-    """Whether a shader's array of floats can be meant for a buffer, where unsigned integers are any bits."""
-    return buffer.dtype_name == element or buffer.dtype.kind == "u"

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,18 +21,27 @@ TRANSFER = vk.VK_PIPELINE_STAGE_TRANSFER_BIT
 WORK = COMPUTE | TRANSFER
 HOST = vk.VK_PIPELINE_STAGE_HOST_BIT
 TOP = vk.VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT
-BIND = vk.VK_PIPELINE_BIND_POINT_COMPUTE
-STAGE = vk.VK_SHADER_STAGE_COMPUTE_BIT
 WRITES = vk.VK_ACCESS_SHADER_WRITE_BIT | vk.VK_ACCESS_TRANSFER_WRITE_BIT
 ACCESSES = WRITES | vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_TRANSFER_READ_BIT
-BEGIN = make(vk.VkCommandBufferBeginInfo)
-BETWEEN = make(vk.VkMemoryBarrier, srcAccessMask=WRITES, dstAccessMask=ACCESSES)
-# Coherent memory still needs this: a fence alone makes nothing visible to the host. The other way,
-# a submission makes earlier writes of the host visible by itself (specification, 7.9).
-TO_HOST = make(vk.VkMemoryBarrier, srcAccessMask=WRITES, dstAccessMask=vk.VK_ACCESS_HOST_READ_BIT)
+# Arguments of the commands of a step, converted once: ctypes takes as long for a number as a driver for the command.
+BIND, STAGE = c_int32(vk.VK_PIPELINE_BIND_POINT_COMPUTE), c_uint32(vk.VK_SHADER_STAGE_COMPUTE_BIT)
+ZERO, ONE = c_uint32(0), c_uint32(1)
+BEGIN = byref(make(vk.VkCommandBufferBeginInfo))
 LEAST_TIMESTAMPS = 16
 RESULTS_64 = vk.VK_QUERY_RESULT_64_BIT | vk.VK_QUERY_RESULT_WAIT_BIT
 STUCK = "a submission did not end in time"
+
+
+def _barrier(before: int, accesses: int) -> tuple:
+    """What `vkCmdPipelineBarrier` takes besides the command buffer to show all writes to `accesses` of a stage."""
+    memory = make(vk.VkMemoryBarrier, srcAccessMask=WRITES, dstAccessMask=accesses)
+    return c_uint32(WORK), c_uint32(before), ZERO, ONE, byref(memory), ZERO, None, ZERO, None
+
+
+BETWEEN = _barrier(WORK, ACCESSES)
+# Coherent memory still needs this: a fence alone makes nothing visible to the host. The other way,
+# a submission makes earlier writes of the host visible by itself (specification, 7.9).
+TO_HOST = _barrier(HOST, vk.VK_ACCESS_HOST_READ_BIT)
 
 
 class RecordingError(VulkanError):
@@ -129,7 +138,7 @@ class Slot:
         )
         self._buffers = array(c_void_p, 1)
         functions.vkAllocateCommandBuffers(device, byref(allocate), self._buffers)
-        self.command = self._buffers[0]
+        self.command = c_void_p(self._buffers[0])
         fence = c_uint64()
         functions.vkCreateFence(device, byref(make(vk.VkFenceCreateInfo)), None, byref(fence))
         self.fence, self.fences = fence.value, array(c_uint64, [fence.value])
@@ -175,40 +184,38 @@ class Recording:
         self.hazards: tuple[Barrier, ...] = ()
         self.messages: tuple[Message, ...] = ()
         self._automatic, self._timed = automatic, timestamps and device.timestamp_bits > 0
-        self._plan: list[Step | None] | None = None
+        self._plan: list[Step] | None = None
         self._slot: Slot | None = None
-        self._placed: list[Barrier] = []
-        self._open: list[Barrier] = []
-        self._written: dict[tuple[int, int], int] = {}
-        self._read: dict[tuple[int, int], int] = {}
-        self._imports = False
-        self._used: dict[Allocation, None] = {}
-        self._count = 0
+        self._last = dict.get  # of the steps that used an allocation; imported memory needs more
 
     def __enter__(self) -> "Recording":
         if self._plan is not None or self.steps:
             raise RecordingError("the recording was filled already", mend="make another with device.record()")
         self._plan = []
+        self._placed: list[Barrier] = []
+        self._open: list[Barrier] = []
+        self._written: dict[Allocation, int] = {}
+        self._read: dict[Allocation, int] = {}
         return self
 
     def __exit__(self, kind, *_) -> None:
         plan, self._plan = self._plan, None
         if kind is not None:
             return
-        if not self._count:
+        if not plan:
             raise RecordingError("the recording is empty", mend="dispatch something inside its with block")
-        self.steps = tuple([step for step in plan if step is not None])
-        self.barriers, self.hazards = tuple(self._placed), tuple(self._open)
-        device = self.device
-        self._slot = device.take_slot(len(self.steps) + 1 if self._timed else 0)
-        instance = device.instance
+        self.steps, self.barriers, self.hazards = tuple(plan), tuple(self._placed), tuple(self._open)
+        self._used = set().union(*[step.uses for step in plan])
+        device, instance = self.device, self.device.instance
+        slot = device.take_slot(len(plan) + 1 if self._timed else 0)
         before, told, instance.call = instance.call, len(instance.messages), "recording"
         try:
-            self._encode(plan)
+            self._encode(device.functions, slot.command, slot.queries)
         finally:
             instance.call = before
-        self.messages = tuple(instance.messages[told:])
-        self._prepare()
+        self.messages, self._slot = tuple(instance.messages[told:]), slot
+        if self._timed:
+            self._prepare_ticks()
 
     def dispatch(
         self, kernel: "Kernel", groups: Sequence[int], buffers: Sequence["Buffer"], push: bytes = b""
@@ -238,10 +245,9 @@ class Recording:
 
     def barrier(self) -> None:
         """Make what was written so far visible to all that follows."""
-        plan = self._require_filling()
-        if self._count:
-            self._placed.append(Barrier(self._count - 1, self._count, "asked for"))
-            self._close(plan)
+        number = len(self._require_filling())
+        if number:
+            self._place(Barrier(number - 1, number, "asked for"))
 
     def submit(self) -> Run:
         """Let the device do all steps, and wait for the end.
@@ -289,79 +295,60 @@ class Recording:
         """Give back what it holds; harmless when done. It cannot be submitted afterwards."""
         if self._slot is not None:
             self.device.give_slot(self._slot)
-        self._slot, self._used = None, {}
+        self._slot = None
 
     __del__ = free
 
     def _add(self, step: Step, accesses: Sequence[tuple[bool, bool]]) -> None:
-        plan, number = self._require_filling(), self._count
-        found = self._conflict(step.uses, accesses)
-        if found:
-            (self._placed if self._automatic else self._open).append(Barrier(found[0], number, found[1]))
-            if self._automatic:
-                self._close(plan)
+        plan = self._require_filling()
+        number, written, read = len(plan), self._written, self._read
+        if hazard := self._hazard(number, step.uses, accesses):
+            (self._place if self._automatic else self._open.append)(hazard)
         for use, (reads, writes) in zip(step.uses, accesses):
-            self._used[use] = None
             if reads:
-                self._read[use.span] = number
+                read[use] = number
             if writes:
-                self._written[use.span] = number
+                written[use] = number
         plan.append(step)
-        self._count = number + 1
 
-    def _close(self, plan: list) -> None:
-        plan.append(None)
+    def _place(self, barrier: Barrier) -> None:
+        self._placed.append(barrier)
         self._read.clear()
         self._written.clear()
 
-    def _conflict(self, uses, accesses) -> tuple[int, str] | None:
-        """The first hazard between a step and those since the last barrier: which one, and its kind."""
+    def _hazard(self, number: int, uses: Sequence["Allocation"], accesses) -> Barrier | None:
+        """The first hazard between step `number` and those since the last barrier."""
         for use, (reads, writes) in zip(uses, accesses):
             if use.kept is not None:  # only imported memory can be seen through two buffers
-                self._imports = True
-            earlier = self._last(self._written, use.span)
+                self._last = _last_overlapping
+            earlier = self._last(self._written, use)
             if earlier is not None:
-                return earlier, "read after write" if reads else "write after write"
-            if writes:
-                earlier = self._last(self._read, use.span)
-                if earlier is not None:
-                    return earlier, "write after read"
+                return Barrier(earlier, number, "read after write" if reads else "write after write")
+            if writes and (earlier := self._last(self._read, use)) is not None:
+                return Barrier(earlier, number, "write after read")
         return None
 
-    def _last(self, steps: dict[tuple[int, int], int], span: tuple[int, int]) -> int | None:
-        if span in steps or not self._imports:
-            return steps.get(span)
-        return next((step for (start, end), step in steps.items() if start < span[1] and span[0] < end), None)
-
-    def _encode(self, plan: list[Step | None]) -> None:
-        functions, command, queries, timed = (
-            self.device.functions,
-            self._slot.command,
-            self._slot.queries,
-            self._timed,
-        )
-        barrier, between = functions.vkCmdPipelineBarrier, byref(BETWEEN)
-        functions.vkBeginCommandBuffer(command, byref(BEGIN))
-        if timed:
-            functions.vkCmdResetQueryPool(command, queries, 0, self._count + 1)
+    def _encode(self, functions: Functions, command: c_void_p, queries: int) -> None:
+        barrier, waiting = functions.vkCmdPipelineBarrier, {place.before for place in self.barriers}
+        functions.vkBeginCommandBuffer(command, BEGIN)
+        if self._timed:
+            functions.vkCmdResetQueryPool(command, queries, 0, len(self.steps) + 1)
             functions.vkCmdWriteTimestamp(command, TOP, queries, 0)
-        done, before = 0, None
-        for step in plan:
-            if step is None:
-                barrier(command, WORK, WORK, 0, 1, between, 0, None, 0, None)
-                continue
+        before = None
+        for number, step in enumerate(self.steps):
+            if number in waiting:
+                barrier(command, *BETWEEN)
             if step.kernel is None:
-                self._encode_transfer(command, step)
+                self._encode_transfer(functions, command, step)
             else:
                 self._encode_dispatch(functions, command, step, before)
                 before = step
-            done += 1
-            if timed:
-                functions.vkCmdWriteTimestamp(command, COMPUTE if step.kernel else TRANSFER, queries, done)
-        barrier(command, WORK, HOST, 0, 1, byref(TO_HOST), 0, None, 0, None)
+            if self._timed:
+                functions.vkCmdWriteTimestamp(command, COMPUTE if step.kernel else TRANSFER, queries, number + 1)
+        barrier(command, *TO_HOST)
         functions.vkEndCommandBuffer(command)
 
-    def _encode_dispatch(self, functions: Functions, command: int, step: Step, before: Step | None) -> None:
+    def _encode_dispatch(self, functions: Functions, command: c_void_p, step: Step, before: Step | None) -> None:
         """Bind what the dispatch before it has not bound already, and dispatch."""
         kernel, push = step.kernel, step.push
         same = before is not None and before.kernel is kernel
@@ -369,23 +356,21 @@ class Recording:
             functions.vkCmdBindPipeline(command, BIND, kernel.handle)
         if step.uses and not (same and before.uses == step.uses):
             sets = self.device.descriptors.find(kernel.set_layout, kernel.interface.bindings, step.uses)
-            functions.vkCmdBindDescriptorSets(command, BIND, kernel.layout, 0, 1, sets, 0, None)
+            functions.vkCmdBindDescriptorSets(command, BIND, kernel.layout, ZERO, ONE, sets, ZERO, None)
         if push and not (same and before.push == push):
-            functions.vkCmdPushConstants(command, kernel.layout, STAGE, 0, len(push), push)
+            functions.vkCmdPushConstants(command, kernel.layout, STAGE, ZERO, len(push), push)
         functions.vkCmdDispatch(command, *step.groups)
 
-    def _encode_transfer(self, command: int, step: Step) -> None:
-        functions, target = self.device.functions, step.uses[-1]
+    def _encode_transfer(self, functions: Functions, command: c_void_p, step: Step) -> None:
+        target = step.uses[-1]
         if step.command == "fill":
             functions.vkCmdFillBuffer(command, target.handle, 0, -(-target.nbytes // 4) * 4, 0)
             return
         region = vk.VkBufferCopy(0, 0, target.nbytes)
         functions.vkCmdCopyBuffer(command, step.uses[0].handle, target.handle, 1, byref(region))
 
-    def _prepare(self) -> None:
-        """What each submission needs, made once."""
-        if not self._timed:
-            return
+    def _prepare_ticks(self) -> None:
+        """What each submission needs to read its timestamps, made once."""
         device, count = self.device, len(self.steps) + 1
         self._ticks = array(c_uint64, count)
         place = ctypes.cast(self._ticks, c_void_p)
@@ -417,3 +402,9 @@ class Recording:
     def _require_writable(self, buffer: "Buffer") -> None:
         if not buffer.writable:
             raise RecordingError("the buffer is an imported array that is read-only", mend="import a writable one")
+
+
+def _last_overlapping(steps: dict["Allocation", int], use: "Allocation") -> int | None:
+    """The step of an allocation that is `use`, or shares memory with it."""
+    start, end = use.span
+    return next((step for other, step in steps.items() if other.span[0] < end and start < other.span[1]), None)
