@@ -54,14 +54,25 @@ def read(file: Path = FILE) -> tuple[tuple[Entry, ...], int]:
     return tuple(entries), broken
 
 
-def progress(file: Path = FILE) -> Table:
-    """A table of what was tried: exercise, best state, tries, and the last symptom."""
-    entries, broken = read(file)
-    rows = []
-    for exercise in dict.fromkeys(entry.exercise for entry in entries):
-        own = [entry for entry in entries if entry.exercise == exercise]
-        passed = any(entry.state == "PASS" for entry in own)
-        rows.append((exercise, "✓ PASS" if passed else own[-1].state, len(own), own[-1].symptom or "–"))
+def progress(*names: str, file: Path | None = None) -> Table:
+    """A table of exercises: what each builds, its best state or `not tried`, its checks, and the last symptom.
+
+    names: exercises, as `training.2`, or tracks; all of the course without any. A lab ends with those of its own.
+    Raises `CheckError` for a name that is neither.
+    """
+    from helpers.course.checks import TRACKS, all_exercises, find_exercise
+
+    found = [all_exercises((name,)) if name in TRACKS else (find_exercise(name),) for name in names or TRACKS]
+    entries, broken = read(FILE if file is None else file)
+    rows = [_row(exercise.id, exercise.title, entries) for exercise in dict.fromkeys(sum(found, ()))]
     if broken:
-        rows.append((f"({broken} unreadable lines)", "", "", ""))
-    return Table(("exercise", "state", "checks", "last symptom"), tuple(rows))
+        rows.append((f"({broken} unreadable lines)", "", "", "", ""))
+    return Table(("exercise", "what", "state", "checks", "last symptom"), tuple(rows))
+
+
+def _row(exercise: str, title: str, entries: tuple[Entry, ...]) -> tuple:
+    own = [entry for entry in entries if entry.exercise == exercise]
+    if not own:
+        return exercise, title, "not tried", 0, "–"
+    passed = any(entry.state == "PASS" for entry in own)
+    return exercise, title, "✓ PASS" if passed else own[-1].state, len(own), own[-1].symptom or "–"

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class Outcome:
     count once a process). mode and how: live, simulated or recorded, and why. quantities: what
     the page showed, each with name, value, unit, origin, source. checks: exercise id to state.
     page: the executed page, relative to the run's folder. key: see `run.key_of`. carried_from: where the page lies.
+    date: when it was found (ISO, UTC). reused: when it ran, where a later run took the outcome over; '' otherwise.
     """
 
     notebook: str
@@ -63,16 +65,25 @@ class Outcome:
     page: str = ""
     key: str = ""
     carried_from: str = ""
+    date: str = ""
+    reused: str = ""
 
     def line(self) -> str:
         """One line for the terminal."""
-        reason = f": {self.why.splitlines()[0]}" if self.why else ""
-        where = f" at {self.cell}" if self.cell else ""
-        return f"{SYMBOLS[self.state]} {self.state:<11} {self.notebook:<44} {self.seconds:6.1f} s{where}{reason}"
+        more = f", {self.reuse}" if self.reused else ""
+        more += f" at {self.cell}" if self.cell else ""
+        more += f": {self.why.splitlines()[0]}" if self.why else ""
+        return f"{SYMBOLS[self.state]} {self.state:<11} {self.notebook:<44} {self.seconds:6.1f} s{more}"
+
+    @property
+    def reuse(self) -> str:
+        """`reused from 2026-12-01 23:10 UTC`; '' for a notebook that this run ran."""
+        return f"reused from {self.reused[:16].replace('T', ' ')} UTC" if self.reused else ""
 
     def carried_over(self, folder: Path) -> "Outcome":
-        """The same outcome in the report of a later run in `folder`; its page stays where it is."""
-        return replace(self, page=self.page and os.path.relpath(self.carried_from, folder))
+        """The same outcome, as reused, in the report of a later run in `folder`; its page stays where it is."""
+        page = self.page and os.path.relpath(self.carried_from, folder)
+        return replace(self, page=page, date=now(), reused=self.reused or self.date)
 
     def to_json(self) -> dict:
         """A plain dict for summary.json."""
@@ -84,9 +95,14 @@ class Outcome:
         return Outcome(**entry | {"state": State(entry["state"]), "quantities": tuple(entry["quantities"])})
 
 
+def now() -> str:
+    """The time as outcomes carry it: ISO, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def skipped(job: "Job", why: str) -> Outcome:
     """The outcome of a notebook that was not started."""
-    return Outcome(job.entry.id, job.entry.title, job.target, State.SKIPPED, why)
+    return Outcome(job.entry.id, job.entry.title, job.target, State.SKIPPED, why, date=now())
 
 
 @dataclass(frozen=True)

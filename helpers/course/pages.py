@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 from helpers.course.files import write_atomically
 
 MAX_OUTPUT = 100_000
+NOISE = re.compile(r"^USDT:.*\n?", re.MULTILINE)
 STYLE = """<style>
 :root { color-scheme: light dark; }
 body { max-width: 52rem; margin: 0 auto; padding: 0 1rem; }
@@ -21,11 +22,22 @@ def publish(notebook: NotebookNode, output: Path, title: str) -> str:
 
     Outputs above `MAX_OUTPUT` characters are cut with a line that says so.
     """
+    quieten(notebook)
     bound(notebook)
     write_atomically(output, nbformat.writes(notebook) + "\n")
     page = output.with_suffix(".html")
     write_atomically(page, html_of(notebook, title))
     return page.name
+
+
+def quieten(notebook: NotebookNode) -> None:
+    """Take out in place the two lines that Kineto writes for each trace: they are for tracers of the system."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":
+                output.text = NOISE.sub("", output.text)
+        if "outputs" in cell:
+            cell.outputs = [one for one in cell.outputs if one.output_type != "stream" or one.text]
 
 
 def bound(notebook: NotebookNode) -> None:

@@ -18,7 +18,7 @@ import psutil
 from helpers.course import pages
 from helpers.course.catalogue import Entry
 from helpers.course.lesson import TOKEN_VARIABLE
-from helpers.course.outcome import Evidence, Outcome, State, evidence, judge
+from helpers.course.outcome import Evidence, Outcome, State, evidence, judge, now
 
 SAMPLE_S = 0.2
 GRACE_S = 15.0
@@ -121,6 +121,7 @@ class Runner:
             page=page and f"{job.target}/{job.entry.id}.html",
             key=job.key,
             carried_from=page and str(job.output.with_suffix(".html").resolve()),
+            date=now(),
         )
 
 

@@ -25,7 +25,7 @@ PACKAGES = ("torch", "numpy", "papermill", "nbclient", "ipykernel", "matplotlib"
 
 
 class ReportError(CourseError):
-    """A run whose summary is missing, broken, or of another version."""
+    """A run whose summary is missing, broken, or of another version; or no run among all that were named."""
 
 
 @dataclass(frozen=True)
@@ -136,20 +136,41 @@ def read(folder: Path) -> Summary:
         ) from None
 
 
+def dated(summary: Summary) -> tuple[Outcome, ...]:
+    """The outcomes of a summary, each with a date: that of the newest run where it has none of its own."""
+    newest = max((run.date for run in summary.runs), default="")
+    return tuple(replace(outcome, date=outcome.date or newest) for outcome in summary.outcomes)
+
+
+def finished(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """(those that can be reported, the folders without a summary: their run has not ended, or was refused).
+
+    Raises `ReportError` when none can be reported. A path that does not exist is left for `read` to name.
+    """
+    there: dict[bool, list[Path]] = {True: [], False: []}
+    for folder in folders:
+        there[not folder.is_dir() or (folder / "summary.json").is_file()].append(folder)
+    if not there[True]:
+        names = ", ".join(map(str, there[False]))
+        raise ReportError(f"no finished run in {names}", mend="name folders that hold a summary.json")
+    return there[True], there[False]
+
+
 def merge(folders: Iterable[Path], into: Path) -> Summary:
     """One summary of several runs: the newest outcome of each notebook and target.
 
-    Pages keep their place; their links become relative to `into`.
+    Pages keep their place; their links become relative to `into`. A run that stands in several folders, as a merged
+    report repeats those it was made of, is named once.
     """
     read_runs = [(folder if folder.is_dir() else folder.parent, read(folder)) for folder in folders]
-    read_runs.sort(key=lambda pair: max(run.date for run in pair[1].runs))
-    newest: dict[tuple[str, str], Outcome] = {}
-    for folder, summary in read_runs:
-        for outcome in summary.outcomes:
-            page = outcome.page and os.path.relpath(folder / outcome.page, into)
-            newest[outcome.notebook, outcome.target] = replace(outcome, page=page)
-    runs = tuple(run for _, summary in read_runs for run in summary.runs)
-    return Summary(runs, tuple(newest.values()))
+    found = [
+        replace(outcome, page=outcome.page and os.path.relpath(folder / outcome.page, into))
+        for folder, summary in read_runs
+        for outcome in dated(summary)
+    ]
+    newest = {(one.notebook, one.target): one for one in sorted(found, key=lambda one: one.date)}
+    runs = {(run.run, run.date): run for _, summary in read_runs for run in summary.runs}
+    return Summary(tuple(sorted(runs.values(), key=lambda run: run.date)), tuple(newest.values()))
 
 
 def junit(outcomes: tuple[Outcome, ...]) -> str:
@@ -189,13 +210,17 @@ def _printable(text: str) -> str:
 def matrix_text(outcomes: tuple[Outcome, ...]) -> str:
     """The matrix for a terminal: notebooks down, targets across, then the counts."""
     targets = list(dict.fromkeys(outcome.target for outcome in outcomes))
-    cells = {(o.notebook, o.target): f"{SYMBOLS[o.state]} {o.state} {o.seconds:.0f} s" for o in outcomes}
+    cells = {(o.notebook, o.target): _cell(o) for o in outcomes}
     names = list(dict.fromkeys(outcome.notebook for outcome in outcomes))
     width = max((len(name) for name in names), default=8)
-    lines = [f"{'notebook':<{width}}  " + "  ".join(f"{target:<18}" for target in targets)]
+    lines = [f"{'notebook':<{width}}  " + "  ".join(f"{target:<20}" for target in targets)]
     for name in names:
-        lines.append(f"{name:<{width}}  " + "  ".join(f"{cells.get((name, t), '–'):<18}" for t in targets))
+        lines.append(f"{name:<{width}}  " + "  ".join(f"{cells.get((name, t), '–'):<20}" for t in targets))
     return "\n".join([*(line.rstrip() for line in lines), "", counts(outcomes)])
+
+
+def _cell(outcome: Outcome) -> str:
+    return f"{SYMBOLS[outcome.state]} {outcome.state} {outcome.seconds:.0f} s{', reused' if outcome.reused else ''}"
 
 
 def counts(outcomes: tuple[Outcome, ...]) -> str:
@@ -221,12 +246,8 @@ def page(summary: Summary) -> str:
         commits={run.commit for run in summary.runs},
         symbol=lambda state: SYMBOLS[state],
         memory=lambda count: Quantity(count, "B", "measured").text,
-        quantity=_quantity,
+        quantity=Quantity.from_json,
     )
-
-
-def _quantity(entry: dict) -> Quantity:
-    return Quantity(entry["value"], entry["unit"], entry["origin"], entry["source"])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -238,6 +259,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Merge, write, print the matrix; 1 when a notebook neither passed nor was skipped."""
     folder = args.out or Path("runs") / f"merged-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    summary = merge(args.runs, folder)
+    runs, unfinished = finished(args.runs)
+    for one in unfinished:
+        print(f"skipped {one}: it has no summary.json, so its run has not ended or was refused")
+    summary = merge(runs, folder)
     print(matrix_text(summary.outcomes), f"\nreport: {write_summary(folder, summary).resolve()}", sep="\n")
     return int(any(o.state not in (State.PASS, State.SKIPPED) for o in summary.outcomes))

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import platform
+import shutil
 import sys
 import uuid
 from collections.abc import Iterable
@@ -90,6 +91,8 @@ def run_plan(plan: Plan, *, jobs: int = 1, earlier: dict[str, Outcome] | None = 
     work = [plan.job(entry) for entry in plan.entries]
     known = _without_running(plan, work, earlier or {})
     to_do = [job for job in work if job.entry.id not in known]
+    for outcome in filter(lambda one: one.reused, known.values()):
+        tqdm.write(outcome.line())
     try:
         for outcome in _run_all(to_do, jobs):
             known[outcome.notebook] = outcome
@@ -131,7 +134,7 @@ def passed_before(folders: Iterable[Path]) -> dict[str, Outcome]:
     return {
         outcome.key: outcome
         for folder in folders
-        for outcome in report.read(folder).outcomes
+        for outcome in report.dated(report.read(folder))
         if outcome.state is State.PASS and outcome.key
     }
 
@@ -214,7 +217,11 @@ def _resumed(args: argparse.Namespace) -> list[Path]:
 def _on_slurm(plan: Plan, args: argparse.Namespace) -> tuple[Outcome, ...]:
     from helpers.course import slurm
 
-    return slurm.run_plan(plan, cluster=args.slurm, options=args.slurm_option)
+    try:
+        return slurm.run_plan(plan, cluster=args.slurm, options=args.slurm_option)
+    except slurm.SlurmError:
+        shutil.rmtree(plan.folder)  # no job runs that would write there
+        raise
 
 
 def _literal(text: str):

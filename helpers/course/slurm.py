@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.course.outcome import Outcome, State, skipped
+from helpers.course.outcome import Outcome, State, now, skipped
 from helpers.course.process import Job, Runner
 from helpers.errors import CourseError
 
@@ -14,7 +14,7 @@ MINUTES_OVER = 5
 
 
 class SlurmError(CourseError):
-    """An option that submitit does not take, or a cluster that is not there."""
+    """An option that submitit or Slurm does not take, or a cluster that is not there."""
 
 
 def run_plan(plan: "Plan", *, cluster: str = "slurm", options: list[str] = ()) -> tuple[Outcome, ...]:
@@ -23,11 +23,11 @@ def run_plan(plan: "Plan", *, cluster: str = "slurm", options: list[str] = ()) -
     cluster: `slurm`, or `local` for processes of this machine through the same path. options:
     `NAME=VALUE` of submitit's `update_parameters`, as `slurm_partition=gpu`. The run's folder must
     be on a file system that the nodes share. A requirement of the target is looked at on the node
-    that runs the job, not here. Raises `SlurmError` before anything is submitted.
+    that runs the job, not here. Raises `SlurmError` when a job is refused, and no job is left then.
     """
     executor = _executor(plan.folder / "slurm", cluster, options, plan.target.timeout_s["default"])
     work = [plan.job(entry) for entry in plan.entries]
-    submitted = [executor.submit(run_on_node, job) for job in work]
+    submitted = _submit(executor, work)
     return tuple(_outcome(job, future) for job, future in zip(work, submitted))
 
 
@@ -60,6 +60,22 @@ def _executor(folder: Path, cluster: str, options: list[str], timeout_s: int):
     return executor
 
 
+def _submit(executor, work: list[Job]) -> list:
+    """Submit all jobs or none: a refused one cancels those before it."""
+    submitted = []
+    try:
+        for job in work:
+            submitted.append(executor.submit(run_on_node, job))
+    except (OSError, RuntimeError) as error:
+        for job in submitted:
+            job.cancel()
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise SlurmError(
+            f"the cluster refused a job: {last}", mend="mend the --slurm-option, or see what sbatch says by hand"
+        ) from None
+    return submitted
+
+
 def _number(text: str):
     return int(text) if text.isdigit() else text
 
@@ -69,4 +85,4 @@ def _outcome(job: Job, future) -> Outcome:
         return future.result()
     except Exception as error:
         why = f"the job did not come back: {str(error).strip().splitlines()[-1]}"
-        return Outcome(job.entry.id, job.entry.title, job.target, State.FAIL, why)
+        return Outcome(job.entry.id, job.entry.title, job.target, State.FAIL, why, date=now())

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from helpers.edge import shaders
+from helpers.edge import bounds, shaders
 from helpers.errors import CourseError
 
 if TYPE_CHECKING:
     from helpers.edge.vulkan import Buffer, Device, Dispatch, Kernel
-
-UNIT_ROUNDOFF = 2.0**-24  # of fp32
 
 
 class MatmulError(CourseError):
@@ -63,20 +61,8 @@ def require_fit(*arrays) -> None:
 
 
 def error_ratio(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
-    """The largest error of fp32 C against float64, in units of its bound: at most 1 when correct.
-
-    The bound of a dot product of length K in any order of summation is γ_K · (|A|·|B|) with
-    γ_K = K·u / (1 - K·u) and u = 2⁻²⁴; Higham, Accuracy and Stability of Numerical Algorithms,
-    section 3.5. NaN and infinity in C give infinity.
-    """
-    if not np.isfinite(c).all():
-        return np.inf
-    a, b, c = (np.asarray(x, dtype=np.float64) for x in (a, b, c))
-    k = a.shape[1]
-    gamma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
-    bound = gamma * (np.abs(a) @ np.abs(b))
-    error = np.abs(c - a @ b)
-    return float(np.max(np.divide(error, bound, out=np.where(error > 0, np.inf, 0.0), where=bound > 0)))
+    """`bounds.error_ratio` of a product: the largest error of fp32 C = A·B in units of `bounds.dot_bound`."""
+    return bounds.error_ratio(c, np.asarray(a, dtype=float) @ np.asarray(b, dtype=float), bounds.dot_bound(a, b))
 
 
 def model_matmul(a: np.ndarray, b: np.ndarray, tile: int = 16) -> np.ndarray:

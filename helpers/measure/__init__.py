@@ -3,6 +3,7 @@
 from helpers.measure.figures import show_fig
 from helpers.measure.quantity import Origin, Quantity, measured, predicted, recorded, simulated
 from helpers.measure.show import Table, show, show_table
+from helpers.measure.stamps import measured_on
 from helpers.measure.timing import Samples, time_call
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Samples",
     "Table",
     "measured",
+    "measured_on",
     "predicted",
     "recorded",
     "show",

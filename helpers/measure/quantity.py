@@ -17,7 +17,7 @@ class Origin(StrEnum):
 
 
 class QuantityError(CourseError):
-    """A quantity without a unit it can print, or a recorded one that does not say from where."""
+    """A quantity whose value is no number, or a recorded one that does not say from where."""
 
 
 DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -30,12 +30,14 @@ PREFIXES = {"B": BINARY, "s": SMALL, "B/s": DECIMAL, "FLOP/s": DECIMAL, "FLOP": 
 class Quantity:
     """A number with its unit and its stamp.
 
-    value: in the base unit (seconds, bytes, FLOP, FLOP/s, B/s, …), never pre-scaled.
+    value: in the base unit (seconds, bytes, FLOP, FLOP/s, B/s, …), never pre-scaled. Infinity is a value (a
+        gain without a limit), and so is NaN (a collection that failed).
     unit: `s`, `B`, `B/s`, `FLOP` and `FLOP/s` print with a prefix (`B` with a binary one);
         any other unit prints as it is, and `""` is a bare number.
     origin: measured, recorded, simulated or predicted.
     source: the device, date and tool of a recorded number, the method of a simulated one, the
-        formula of a predicted one. A recorded quantity without a source is a `QuantityError`.
+        formula of a predicted one.
+    Raises `QuantityError` for a value that is no number, or a recorded quantity without a source.
     """
 
     value: float
@@ -45,6 +47,10 @@ class Quantity:
 
     def __post_init__(self):
         object.__setattr__(self, "origin", Origin(self.origin))
+        try:
+            math.isfinite(self.value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise QuantityError(f"{self.value!r:.60} is no number", mend="use a number in the base unit") from None
         if self.origin is Origin.RECORDED and not self.source:
             raise QuantityError(
                 f"a recorded quantity ({self.value} {self.unit}) does not say where it was recorded",
@@ -67,8 +73,15 @@ class Quantity:
         return f"{self.text} {self.stamp}"
 
     def to_json(self) -> dict:
-        """A plain dict for reports: value, unit, origin, source."""
-        return asdict(self) | {"origin": str(self.origin)}
+        """A plain dict for reports: value, unit, origin, source. JSON has no number for infinity and NaN: text is."""
+        value = self.value if isinstance(self.value, int) else float(self.value)
+        return asdict(self) | {"value": value if math.isfinite(value) else str(value), "origin": str(self.origin)}
+
+    @staticmethod
+    def from_json(entry: dict) -> "Quantity":
+        """Read what `to_json` wrote; other keys, as a name, are left alone."""
+        value = float(entry["value"]) if isinstance(entry["value"], str) else entry["value"]
+        return Quantity(value, entry["unit"], entry["origin"], entry["source"])
 
 
 def _prefix(value: float, unit: str) -> tuple[float, str]:
@@ -81,7 +94,7 @@ def _prefix(value: float, unit: str) -> tuple[float, str]:
 
 def _three_digits(value: float) -> str:
     if not math.isfinite(value):
-        return str(value)
+        return "nan" if math.isnan(value) else "∞" if value > 0 else "-∞"
     if float(value).is_integer() and abs(value) < 1e6:
         return f"{value:.0f}"
     magnitude = abs(value)

@@ -1,6 +1,8 @@
 """Submit the training script to Slurm: one task a rank, resubmitted from its last checkpoint when it is preempted.
 
 python -m helpers.training.slurm --nodes 2 --ranks-per-node 4 --folder jobs -- --preset small --checkpoint run
+
+Slurm keeps the job, and the command returns. With --local the job is of this machine, and the command waits for it.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from helpers.training import train
 from helpers.training.presets import load_preset
 
 TIMEOUT_MIN = 60
+QUOTED_LINES = 5
 FIRST_PORT, PORTS = 10_000, 20_000  # below the range from which systems hand out ports
 LOOPBACK = "127.0.0.1"
 
@@ -161,8 +164,28 @@ def _leave_when_requeued(job: submitit.JobEnvironment) -> list[int]:
     return signals
 
 
+def last_words(job: submitit.Job) -> tuple[bool, list[str]]:
+    """Wait for a job; (whether every rank ended well, the last lines that rank 0 printed, and what went wrong).
+
+    Lines of submitit's own are left out.
+    """
+    try:
+        error = job.exception()
+    except submitit.core.utils.UncompletedJobError as incomplete:
+        error = incomplete
+    printed = [line for line in (job.task(0).stdout() or "").splitlines() if not line.startswith("submitit ")]
+    if error is None:
+        return True, printed[-QUOTED_LINES:]
+    errors = [line for rank in range(job.num_tasks) for line in (job.task(rank).stderr() or "").splitlines()]
+    said = [line for line in errors if line.startswith("train: ")]
+    return False, printed[-QUOTED_LINES:] + (said[:1] or str(error).strip().splitlines()[-1:])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Submit and print the job's id; 2 on an error of use."""
+    """Submit and print the job's id; 2 on an error of use.
+
+    With --local, wait for the job and print its last lines; 1 when it failed, and 130 when an interrupt ended it.
+    """
     parser = argparse.ArgumentParser(prog="helpers.training.slurm", description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--ranks-per-node", type=int, default=1, metavar="RANKS")
@@ -190,9 +213,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slurm: {error}", file=sys.stderr)
         return 2
     print(f"job {job.job_id}")
-    print(f"log {args.folder.absolute() / f'{job.job_id}_0_log.out'}")
+    print(f"log {args.folder.absolute() / f'{job.job_id}_0_log.out'}", flush=True)
+    if args.local:
+        return _wait(job)
     print("it runs in the background: follow the log, and the .err file beside it for what went wrong")
     return 0
+
+
+def _wait(job: submitit.Job) -> int:
+    try:
+        well, words = last_words(job)
+    except KeyboardInterrupt:
+        job.cancel()
+        print("interrupted: the job was ended", file=sys.stderr)
+        return 130
+    print(*words, sep="\n")
+    print("the job ended well" if well else "the job failed: the .err file beside the log says more")
+    return 0 if well else 1
 
 
 def _option(text: str) -> tuple[str, int | str]:

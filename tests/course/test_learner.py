@@ -3,7 +3,10 @@ import json
 import pytest
 
 from helpers.course import learner
+from helpers.course.checks import CheckError, all_exercises, find_exercise
 from helpers.course.learner import NOT_A_LEARNER, read, record
+
+TRIED = ("NOT YET", 1, "off by one")
 
 
 def test_progress_is_appended_and_read_back(tmp_path):
@@ -17,8 +20,8 @@ def test_progress_is_appended_and_read_back(tmp_path):
         ("training.1", "PASS", ""),
     ]
     assert broken == 0
-    rows = {row[0]: row for row in learner.progress(file).rows}
-    assert rows["training.1"][1:3] == ("✓ PASS", 2) and rows["edge.1"][1] == "ERROR"
+    rows = {row[0]: row for row in learner.progress(file=file).rows}
+    assert rows["training.1"][2:4] == ("✓ PASS", 2) and rows["edge.1"][2] == "ERROR"
 
 
 def test_unreadable_lines_are_counted_and_the_rest_survives(tmp_path):
@@ -30,11 +33,28 @@ def test_unreadable_lines_are_counted_and_the_rest_survives(tmp_path):
     record("edge.1", "PASS", "", file)
     entries, broken = read(file)
     assert [entry.exercise for entry in entries] == ["training.1", "edge.1"] and broken == 4
-    assert "4 unreadable lines" in str(learner.progress(file))
+    assert "4 unreadable lines" in str(learner.progress(file=file))
 
 
-def test_nothing_yet_is_an_empty_table(tmp_path):
-    assert learner.progress(tmp_path / "none.jsonl").rows == ()
+def test_what_was_not_tried_is_listed_too(tmp_path):
+    file = tmp_path / "p.jsonl"
+    assert {row[2:] for row in learner.progress(file=file).rows} == {("not tried", 0, "–")}
+    record("training.2", "NOT YET", "off by one", file)
+    rows = learner.progress(file=file).rows
+    assert [row[:2] for row in rows] == [(one.id, one.title) for one in all_exercises()]
+    assert [row for row in rows if row[3]] == [("training.2", find_exercise("training.2").title, *TRIED)]
+
+
+def test_a_lab_lists_its_own_exercises(tmp_path):
+    file = tmp_path / "p.jsonl"
+    record("training.2", "NOT YET", "off by one", file)
+    record("edge.1", "PASS", "", file)
+    rows = learner.progress("training.3", "training.2", file=file).rows
+    assert [(row[0], *row[2:]) for row in rows] == [("training.3", "not tried", 0, "–"), ("training.2", *TRIED)]
+    edge = [one.id for one in all_exercises(("edge",))]
+    assert [row[0] for row in learner.progress("edge.1", "edge", file=file).rows] == edge
+    with pytest.raises(CheckError, match=r"no exercise 'training\.99'"):
+        learner.progress("training.99", file=file)
 
 
 @pytest.mark.parametrize("name", NOT_A_LEARNER)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.course.exercise import Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 from helpers.course.exercises.training.ledger import LINES, Job, examine_fill, job_of, lines_counted
 from helpers.training.ledger_formulas import Share, elements_of, predict_ledger
 from helpers.training.plan import ShardingPlan

@@ -9,6 +9,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHOW = "from helpers.measure import measured, predicted, show, show_table\nimport time\n"
+DRAW = (
+    "from matplotlib import pyplot\nfrom helpers.measure import measured_on, show_fig\n"
+    "show_fig(pyplot.figure(), 'The roof is at 9 % [of 3] <today>', "
+)
+FIGURES = {  # as another day and another machine drew them
+    origin: {
+        "text/plain": f"[figure, {stamp}] The roof is at 7 % [of 2] <then>",
+        "text/html": f'<figure style="margin:0"><img style="max-width:100%" alt="The roof is at 7 %" '
+        f'src="data:image/png;base64,AAAA"><figcaption>{stamp}</figcaption></figure>',
+    }
+    for origin, stamp in {
+        "measured": "measured on A40, 2026-01-01",
+        "recorded": "recorded: H200, 2026-10-02, ncu",
+    }.items()
+}
 CASES = {
     "a measured number may differ": (
         SHOW + "show('t', measured(time.time_ns() % 977, 's'))",
@@ -17,6 +32,12 @@ CASES = {
     ),
     "a predicted number may not": (SHOW + "show('t', predicted(4.0, 's'))", "t: 3 s [predicted]", False),
     "another printed number may not": ("print('x', 2)", "x 1\n", False),
+    "a figure of measured numbers may differ": (DRAW + "stamp=measured_on('cpu'))", FIGURES["measured"], True),
+    "a figure of recorded ones may not": (
+        DRAW + "stamp='recorded: H200, 2026-10-02, ncu')",
+        FIGURES["recorded"],
+        False,
+    ),
     "columns follow their numbers": (
         SHOW + "show_table(('a', 'b', 'c'), [('r', measured(1234.5, 'B'), 'end')])",
         "a  b               c\n─  ──────────────  ───\nr  7 B [measured]  end",
@@ -32,7 +53,8 @@ def outcome(tmp_path_factory):
     cells = []
     for count, (source, text, _) in enumerate(CASES.values(), 1):
         cell = nbformat.v4.new_code_cell(source, metadata={"tags": ["nbval-check-output"]}, execution_count=count)
-        plain = nbformat.v4.new_output("display_data", data={"text/plain": text})
+        data = text if isinstance(text, dict) else {"text/plain": text}
+        plain = nbformat.v4.new_output("display_data", data=data)
         cell.outputs = [plain] if "show" in source else [nbformat.v4.new_output("stream", text=text)]
         if "show_table(" in source:
             html = (

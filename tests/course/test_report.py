@@ -118,6 +118,51 @@ def test_an_absent_run_is_named(tmp_path):
         read(tmp_path / "nowhere")
 
 
+def test_a_folder_without_a_summary_is_skipped_with_a_line(tmp_path, capsys):
+    good, empty = run_in(tmp_path / "good", RUN, GOOD), tmp_path / "empty"
+    empty.mkdir()
+    assert cli.main(["report", str(empty), str(good), "--out", str(tmp_path / "out")]) == 0
+    assert f"skipped {empty}: it has no summary.json" in capsys.readouterr().out
+    assert read(tmp_path / "out").outcomes == tuple(replace(o, date=RUN.date) for o in (GOOD,))
+    assert cli.main(["report", str(empty), "--out", str(tmp_path / "none")]) == 2
+    assert "no finished run in" in capsys.readouterr().err and not (tmp_path / "none").exists()
+    assert cli.main(["report", str(good), str(tmp_path / "typo"), "--out", str(tmp_path / "none")]) == 2
+    assert "typo" in capsys.readouterr().err
+
+
+def test_an_outcome_in_a_merged_report_is_as_old_as_its_own_run(tmp_path):
+    """The first machine's page is older than the third's, though a later run was merged with it."""
+    days = {day: f"2026-12-{day:02}T00:00:00+00:00" for day in (1, 3, 5)}
+    old = run_in(tmp_path / "old", RUN, replace(GOOD, date=days[1]))
+    other = run_in(tmp_path / "other", replace(RUN, run="r5", date=days[5]), replace(BAD, date=days[5]))
+    write_summary(tmp_path / "both", merge([old, other], tmp_path / "both"))
+    fixed = replace(GOOD, date=days[3], seconds=9.0)
+    newer = run_in(tmp_path / "newer", replace(RUN, run="r3", date=days[3]), fixed)
+    merged = merge([newer, tmp_path / "both", old], tmp_path / "all")
+    assert {(o.notebook, o.seconds) for o in merged.outcomes} == {("training/01", 9.0), ("edge/01", 0.0)}
+    assert [run.run for run in merged.runs] == ["r1", "r3", "r5"]
+
+
+def test_what_was_reused_says_so_everywhere(tmp_path):
+    first = replace(GOOD, date="2026-12-01T23:10:59+00:00", page="cpu/x.html", carried_from=str(tmp_path / "x.html"))
+    again = first.carried_over(tmp_path / "second").carried_over(tmp_path / "third")
+    assert again.reused == first.date < again.date and again.page == "../x.html"
+    words = "reused from 2026-12-01 23:10 UTC"
+    assert words in again.line() and "reused" not in first.line()
+    assert "✓ pass 2 s, reused" in matrix_text((again,))
+    text = (run_in(tmp_path / "third", RUN, again) / "index.html").read_text()
+    assert words in text and read(tmp_path / "third").outcomes == (again,)
+
+
+def test_a_summary_of_an_earlier_version_of_the_course_is_read(tmp_path):
+    run_in(tmp_path, RUN, GOOD)
+    content = json.loads((tmp_path / "summary.json").read_text())
+    for name in ("date", "reused"):
+        del content["outcomes"][0][name]
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    assert read(tmp_path).outcomes == (GOOD,)
+
+
 def test_junit_has_a_suite_a_target_and_no_control_characters():
     text = junit((GOOD, BAD, replace(GOOD, target="mps", state=State.SKIPPED, why="needs mps")))
     suites = {s.get("name"): s for s in ElementTree.fromstring(text.encode())}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from helpers import cli
-from helpers.course import report
+from helpers.course import pages, report
 from helpers.course.outcome import State
 from helpers.course.run import RunError, earlier_runs
 
@@ -65,6 +65,14 @@ def words(root, *more):
     return ["run", "--target", "cpu", "--root", str(root), "--out", str(root / "runs"), *more]
 
 
+SLURM = {  # one job is taken, the next is not
+    "sbatch": "mkdir taken && echo Submitted batch job 7 && exit; echo sbatch: error: Invalid account >&2; exit 1",
+    "scancel": 'echo "$@" >> cancelled',
+    "srun": "exit 1",
+    "sacct": "exit 1",
+}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """(exit code, run folder, outcomes by name) of one run of all cases, two at a time."""
@@ -106,6 +114,17 @@ def test_huge_output_is_cut_with_a_word(finished):
     _, folder, outcomes = finished
     executed = (folder / outcomes["huge"].page).with_suffix(".ipynb")
     assert executed.stat().st_size < 200_000 and "characters left out" in executed.read_text()
+
+
+def test_what_kineto_writes_for_tracers_is_left_out_and_all_else_stays():
+    def book(*texts):
+        streams = [nbformat.v4.new_output("stream", name="stderr", text=text) for text in texts]
+        return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("f()", outputs=streams)])
+
+    marks = "USDT:2026-12-02 7:7 S.cpp:52] profiler_start\nUSDT:2026-12-02 7:7 S.cpp:59] profiler_stop"
+    notebook = book(f"{marks}\nERROR: no USDT: here\n", marks)
+    pages.quieten(notebook)
+    assert [output.text for output in notebook.cells[0].outputs] == ["ERROR: no USDT: here\n"]
 
 
 def test_pages_load_nothing_from_a_network(finished):
@@ -181,11 +200,14 @@ def test_resume_runs_only_what_changed(tmp_path, capsys):
     notebook_at(tmp_path, "b", [SHOW, "1", FINISH])
     capsys.readouterr()
     assert cli.main(words(tmp_path, "--resume")) == 0
-    assert re.findall(r"pass +(training/\w)", capsys.readouterr().out) == ["training/b"]
+    said = re.findall(r"✓ pass +(training/\w) +[\d.]+ s(, reused from [\d-]+ [\d:]+ UTC)?\n", capsys.readouterr().out)
+    assert [(name, bool(reused)) for name, reused in said] == [("training/a", True), ("training/b", False)]
     second = earlier_runs(tmp_path / "runs")[-1]
+    [ran] = [o.date for o in report.read(first).outcomes if o.notebook == "training/a"]
     outcomes = {o.notebook: o for o in report.read(second).outcomes}
     assert second != first and set(outcomes) == {"training/a", "training/b"}
     assert (second / outcomes["training/a"].page).resolve() == (first / "cpu/training/a.html").resolve()
+    assert (outcomes["training/a"].reused, outcomes["training/b"].reused) == (ran, "")
 
 
 def test_an_interrupt_leaves_a_report_and_no_process(tmp_path):
@@ -225,6 +247,21 @@ def test_a_cluster_or_an_option_that_does_not_exist_is_named(tmp_path, capsys):
     assert "cannot submit to 'local'" in capsys.readouterr().err
     assert cli.main(words(tmp_path, "--slurm")) == 2
     assert "--slurm local" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*")), "a refused run leaves no folder"
+
+
+def test_a_job_that_the_cluster_refuses_takes_those_before_it_back(tmp_path, monkeypatch, capsys):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in SLURM.items():
+        (commands / name).write_text(f"#!/bin/sh\ncd {commands}\n{text}\n", encoding="utf-8")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    notebook_at(tmp_path, "a", [SHOW, FINISH])
+    notebook_at(tmp_path, "b", [SHOW, FINISH])
+    assert cli.main(words(tmp_path, "--slurm")) == 2
+    assert "the cluster refused a job: sbatch: error: Invalid account" in capsys.readouterr().err
+    assert (commands / "cancelled").read_text() == "7\n" and not list(tmp_path.glob("runs/*"))
 
 
 def test_only_runs_what_matches():

@@ -1,8 +1,11 @@
+import json
 import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,5 +57,24 @@ def test_nbval_sanitises_exactly_the_measured_form(value, unit):
     assert cleaned == f"step: <measured>; {predicted(1, 'B')} and 17 rows"
 
 
-def test_not_a_number_prints():
+def test_what_is_not_finite_prints():
     assert measured(math.nan, "s").text == "nan s"
+    assert (predicted(math.inf, "s").text, predicted(-math.inf, "B").text) == ("∞ s", "-∞ B")
+
+
+@given(value=st.floats(allow_nan=True, allow_infinity=True) | st.integers())
+def test_a_quantity_is_read_back_from_strict_json(value):
+    text = json.dumps(measured(value, "s").to_json(), allow_nan=False)
+    back = Quantity.from_json(json.loads(text) | {"name": "step"})
+    assert back == measured(value, "s") or (math.isnan(value) and math.isnan(back.value))
+
+
+@pytest.mark.parametrize("value", ["3", None, 1j, [1.0], 10**400])
+def test_a_value_that_is_no_number_is_refused(value):
+    with pytest.raises(QuantityError, match="is no number"):
+        predicted(value, "s")
+
+
+def test_a_number_of_numpy_or_torch_reaches_json():
+    for value in (np.float32(0.5), torch.tensor(0.5), np.int64(3)):
+        assert json.loads(json.dumps(measured(value, "s").to_json()))["value"] == value

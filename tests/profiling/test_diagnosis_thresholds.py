@@ -195,6 +195,16 @@ def test_loads_are_scattered_above_sixteen_sectors_a_request(sectors, scattered)
     assert any("coalesce" in remedy.what for remedy in found.remedies) == scattered
 
 
+def test_waste_that_was_counted_comes_before_larger_ceilings():
+    counts = {"global_load_sectors": 17e6, "global_load_requests": 1e6, "dram_bytes": 4e6}
+    use = {"dram_percent": 90, "memory_percent": 90, "fma_percent": 2, "sm_percent": 2}
+    found = whole(Context(compulsory_bytes=1e6), **use, **counts)
+    order = [(remedy.what.split()[0], remedy.ceiling.value) for remedy in found.remedies]
+    assert order == [("move", 4), ("coalesce:", 100 / 40), ("fuse", 50), ("store", 2)], "issue slots are at 40 %"
+    told = [remedy.what.split()[0] for remedy in whole(Context(compulsory_bytes=4e6), **use, dram_bytes=4e6).remedies]
+    assert told == ["fuse", "store"], "nothing is wasted"
+
+
 STALLS = ("long_scoreboard", "barrier", "lg_throttle", "mio_throttle", "math_pipe_throttle", "no_instruction", "wait")
 
 

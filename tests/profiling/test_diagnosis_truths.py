@@ -137,6 +137,13 @@ def test_what_a_remedy_brought_lies_below_its_predicted_ceiling(name, before, af
     assert 1 < gain <= ceiling.value and ceiling.origin == "predicted"
 
 
+def test_a_kernel_that_moves_bytes_again_is_first_told_so():
+    """Fusion has the higher ceiling, for hardly anything else is busy; what is known to be wasted is the bytes."""
+    truth = next(truth for truth in TRUTHS if truth.case == "t4-blocked-copy")
+    first, second, *_ = diagnose(recorded_kernel("t4_copy_blocked"), truth.context).remedies
+    assert "each byte once" in first.what and second.ceiling.value > 4 * first.ceiling.value
+
+
 def test_a_coalescing_ceiling_is_nearly_reached():
     one, two = recorded(RTX3090)
     gain = one.require("duration") / two.require("duration")

@@ -180,12 +180,26 @@ def test_what_goes_wrong_on_a_rank_is_in_the_result_and_in_its_log(tmp_path):
     assert "train: --every is 0" in job.stderr()
 
 
-def test_the_command_line_prints_the_job_and_its_log(tmp_path):
+def test_a_local_job_is_waited_for(tmp_path):
     command = [sys.executable, "-m", "helpers.training.slurm", "--folder", str(tmp_path), "--local"]
     done = subprocess.run([*command, "--", "--steps", "1"], capture_output=True, text=True, check=True)
-    first, second, hint = done.stdout.splitlines()
+    first, second, step, end = done.stdout.splitlines()
     number, log = first.split()[1], second.split()[1]
-    assert ".err" in hint
-    wait_for((tmp_path / f"{number}_0_result.pkl").is_file)
+    assert step.startswith("step    1") and step in Path(log).read_text() and end == "the job ended well"
     assert submitit.LocalJob(tmp_path, number).results() == [None]
-    assert "step    1" in Path(log).read_text()
+
+
+def test_a_local_job_that_fails_says_why(tmp_path, capsys):
+    assert main(["--folder", str(tmp_path), "--local", "--", "--steps", "1", "--every", "0"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[2:] == ["train: --every is 0", "the job failed: the .err file beside the log says more"]
+
+
+def test_a_job_of_a_cluster_is_not_waited_for(tmp_path, slurm, capsys):
+    """The command has returned before the rank could end: the stand-in's ranks run on."""
+    assert main(["--folder", str(tmp_path / "job"), "--", "--steps", "1"]) == 0
+    first, second, hint = capsys.readouterr().out.splitlines()
+    number = first.split()[1]
+    result = tmp_path / "job" / f"{number}_0_result.pkl"
+    assert not result.exists() and ".err" in hint and second.endswith(f"{number}_0_log.out")
+    wait_for(result.is_file)

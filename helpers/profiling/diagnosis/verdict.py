@@ -117,8 +117,9 @@ class Doubt:
 class Diagnosis:
     """What limits one launch of a kernel.
 
-    evidence: the deciding number first. remedies: the largest ceiling first. refusal: why nothing can be said,
-    '' otherwise; then `level` is NONE. doubts: what lowers the confidence.
+    evidence: the deciding number first. remedies: those against waste that was counted first, then the others, each
+    kind by its ceiling. refusal: why nothing can be said, '' otherwise; then `level` is NONE. doubts: what lowers
+    the confidence.
     """
 
     level: Level

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import product
 
 from helpers.course.exercise import Exercise, Finding, Symptom
+from helpers.course.exercises.deadline import TooLong, within
 from helpers.course.exercises.profiling.altered import PARTS_OF, longer, nameless, with_levels
-from helpers.course.exercises.training.deadline import TooLong, within
 from helpers.measure import Table
 from helpers.profiling.counters.aliases import NEEDS
 from helpers.profiling.counters.record import KernelRecord

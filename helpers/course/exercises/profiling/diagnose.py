@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from helpers.course.exercise import Exercise, Finding, Symptom
+from helpers.course.exercises.deadline import TooLong, within
 from helpers.course.exercises.profiling.unseen import unseen_kernels
-from helpers.course.exercises.training.deadline import TooLong, within
 from helpers.measure import Table
 from helpers.profiling.counters.aliases import NEEDS, STALLS
 from helpers.profiling.counters.record import KernelRecord

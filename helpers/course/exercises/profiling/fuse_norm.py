@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers.course.exercise import Exercise, Finding, Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 
 if TYPE_CHECKING:
     from torch import Tensor

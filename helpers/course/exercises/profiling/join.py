@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from helpers.course.exercise import Exercise, Finding, Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 from helpers.profiling.counters.record import KernelRecord, Source
 
 if TYPE_CHECKING:

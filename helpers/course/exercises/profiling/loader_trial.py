@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from helpers.course.exercise import Finding, Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from helpers.course.exercise import Finding, Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 
 DEADLINE_S = 3.0
 TOLERANCE = 1e-5

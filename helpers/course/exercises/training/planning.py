@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from helpers.course.exercise import Exercise, Finding, Symptom
-from helpers.course.exercises.training.deadline import TooLong, within
+from helpers.course.exercises.deadline import TooLong, within
 from helpers.measure import Quantity, predicted
 
 if TYPE_CHECKING:
