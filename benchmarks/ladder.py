@@ -5,7 +5,7 @@ python benchmarks/ladder.py [--driver lavapipe] [--rounds 15] [--sizes 256 512]
 Every candidate is timed from the call to its end in the same rounds, in turns. The table has the median and
 the best of the rounds, and the best rate in CPU time over all threads, which a busy machine disturbs least:
 the ratios, to NumPy on one core and to the best Vulkan peer, are of that. wgpu and IREE are measured where
-they are installed: pip install wgpu iree-base-compiler iree-base-runtime. They take the driver that the
+they are installed: pip install wgpu, and the extra `iree`. They take the driver that the
 Vulkan loader finds, so that --driver is handed to it before anything is loaded.
 """
 
@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import side_by_side
 
-from helpers.edge import bounds
+from helpers.edge import bounds, iree
 from helpers.edge.kernels import ArgumentError, CooperativeMatmul, Matmul, Rung
 from helpers.edge.vulkan import Device, driver, open_device, page_aligned
 from helpers.measure import Samples, Table, measured
@@ -46,16 +45,6 @@ fn main(@builtin(global_invocation_id) global: vec3u, @builtin(local_invocation_
         workgroupBarrier();
     }}
     c[global.y * SIZE + global.x] = sum;
-}}
-"""
-MLIR = """
-func.func @matmul(%a: tensor<{size}x{size}xf32>, %b: tensor<{size}x{size}xf32>) -> tensor<{size}x{size}xf32> {{
-  %zero = arith.constant 0.0 : f32
-  %empty = tensor.empty() : tensor<{size}x{size}xf32>
-  %filled = linalg.fill ins(%zero : f32) outs(%empty : tensor<{size}x{size}xf32>) -> tensor<{size}x{size}xf32>
-  %c = linalg.matmul ins(%a, %b : tensor<{size}x{size}xf32>, tensor<{size}x{size}xf32>)
-                     outs(%filled : tensor<{size}x{size}xf32>) -> tensor<{size}x{size}xf32>
-  return %c : tensor<{size}x{size}xf32>
 }}
 """
 # The tiles that were fastest on lavapipe, where they are not the default.
@@ -88,7 +77,7 @@ def _table(device: Device, size: int, rounds: int) -> Table:
     for array, seed in ((a, 0), (b, 1)):
         array[:] = np.random.default_rng(seed).standard_normal((size, size))
     c = np.empty_like(a)
-    peers = {name: step for name, step in (("wgpu tiled", _wgpu(a, b)), ("IREE", _iree(size))) if step}
+    peers = {name: step for name, step in (("wgpu tiled", _wgpu(a, b)), ("IREE", _iree(a, b))) if step}
     numpy = {"NumPy": _timed(lambda: np.matmul(a, b, out=c)), ONE_CORE: _numpy_on_one_core(size)}
     calls = {**_ours(device, a, b), **peers, **numpy}
     taken = {name: [] for name in calls}
@@ -200,22 +189,23 @@ def _wgpu(a: np.ndarray, b: np.ndarray) -> Step | None:
     return _timed(work)
 
 
-def _iree(size: int) -> Step | None:
+def _iree(a: np.ndarray, b: np.ndarray) -> Step | None:
     """A product that IREE compiled for the same driver, or None with the reason printed.
 
-    By its own benchmark program, one start a round: its Python runtime returns before the product is done,
-    and cannot read the result back on this driver, for it imports a host pointer that is not page-aligned.
+    By its own benchmark program, one start a round: its Python runtime returns before the product is done.
+    What it computes is compared with float64 first.
     """
-    try:
-        from iree import compiler
-    except ImportError as error:
-        return print(f"IREE: {error}")
-    program = Path(sysconfig.get_path("scripts"), "iree-benchmark-module")
+    if reason := iree.why_not():
+        return print(f"IREE: {reason}")
+    size = len(a)
+    program = iree.compile_program(iree.matmul(size, size, size))
+    (found,) = iree.run(program, "matmul", a, b)
+    assert bounds.error_ratio(found, a.astype(float) @ b, bounds.dot_bound(a, b)) <= 1, "IREE"
     module = Path(tempfile.mkdtemp(), "matmul.vmfb")
-    module.write_bytes(compiler.compile_str(MLIR.format(size=size), target_backends=["vulkan-spirv"]))
+    module.write_bytes(program.module)
     matrix = f"--input={size}x{size}xf32=1"
-    command = [program, f"--module={module}", "--device=vulkan", "--function=matmul", matrix, matrix]
-    command += ["--benchmark_format=json", "--benchmark_min_time=0.2s"]
+    command = [iree.tool("iree-benchmark-module"), f"--module={module}", "--device=vulkan", "--function=matmul"]
+    command += [matrix, matrix, "--benchmark_format=json", "--benchmark_min_time=0.2s"]
 
     def step() -> tuple[float, float]:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -25,6 +25,6 @@ def test_the_page_shows_what_was_recorded():
     assert "apt-get install g++" in said["stand-in"]
     for fault in ("out-of-bounds", "race", "divergent"):
         assert "not run: there is no g++" in said[fault] and "Recorded with" in said[fault] and "line" in said[fault]
-    for result in ("show-bits", "show-why", "inductor-show"):
+    for result in ("show-bits", "show-why", "inductor-show", "slang-show"):
         assert "[recorded: " in said[result] and "[simulated: " not in said[result]
     assert "0 of 0 run" in said["bits-predicted"]

@@ -212,6 +212,8 @@ def for_cpp(source: str) -> str:
                 declared, count = _shared_variables(stream[place + 1 : end], shared)
                 parts[place:end] = [declared] + [""] * (end - place - 1)
                 shared, skip_until = shared + count, end
+    for start, end in _repeated(stream):
+        parts[start:end] = ["\n" * token.text.count("\n") for token in stream[start:end]]
     return "".join(parts)
 
 
@@ -285,6 +287,22 @@ def _is_bare_pointer(stream: list[Token], place: int) -> bool:
     while start > 0 and (stream[start - 1].kind == "name" or stream[start - 1].text == "::"):
         start -= 1
     return not {token.text for token in stream[start:place]} & {*SPACES, "decltype", "typename"}
+
+
+def _repeated(stream: list[Token]) -> Iterator[tuple[int, int]]:
+    """The definitions that differ from an earlier one in address spaces alone: to C++ they are the same twice."""
+    seen, start, place = set(), 0, 0
+    while place < len(stream):
+        if stream[place].text == "{":
+            end = _closing(stream, place) + 1
+            words = tuple(t.text for t in stream[start:end] if t.kind != "space" and t.text not in SPACES)
+            if words in seen:
+                yield start, end
+            seen.add(words)
+            start = place = end
+        else:
+            place += 1
+            start = place if stream[place - 1].text == ";" else start
 
 
 def _closing(stream: list[Token], opening: int) -> int:
