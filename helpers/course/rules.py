@@ -143,6 +143,47 @@ def forbidden(notebook: NotebookNode, kind: str) -> Iterator[Broken]:
             yield cell.id, "an absolute path", "use a relative path or a temporary folder"
 
 
+def guesses(notebook: NotebookNode, kind: str) -> Iterator[Broken]:
+    """A guess that was asked for, `my_… = …`, is shown beside the result: a later cell reads it.
+
+    Each assignment counts for itself: one that the next assignment buries unread is told as well.
+    """
+    read: set[str] = set()
+    for cell in reversed(code_cells(notebook)):
+        asked, used = _guesses(cell.source)
+        for name in sorted(asked - read):
+            yield cell.id, f"{name} is asked for, and no later cell reads it", "show it beside the result"
+        read = (read - asked) | used
+
+
+def _guesses(source: str) -> tuple[set[str], set[str]]:
+    """The `my_…` names that a cell assigns outside of functions, and those that it reads anywhere.
+
+    Both are empty for a cell that is no Python: `forbidden` tells.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set(), set()
+    statements = [
+        node for node in _outside_functions(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+    ]
+    asked = {name for node in statements for name in _named(node, ast.Store)}
+    return asked, _named(tree, ast.Load)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_functions(child)
+
+
+def _named(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, context)}
+    return {name for name in names if name.startswith("my_")}
+
+
 def stray_metadata(notebook: NotebookNode, kind: str) -> Iterator[Broken]:
     """No widget state, papermill traces or timings are kept."""
     extra = set(notebook.metadata) - {"course", "kernelspec"}
@@ -207,6 +248,7 @@ RULES = (
     last_cell,
     lengths,
     forbidden,
+    guesses,
     stray_metadata,
     outputs,
     compares,

@@ -2,6 +2,7 @@ import nbformat
 import pytest
 
 from helpers import cli
+from helpers.course import rules
 from helpers.course.notebooks import NotebookError, canonical, mend, problems, read_notebook
 
 COURSE = {"title": "t", "minutes": 5, "live": "", "otherwise": "", "how": ""}
@@ -102,6 +103,46 @@ def test_a_broken_rule_is_told(tmp_path, cells, message):
 )
 def test_wrong_metadata_is_told(tmp_path, metadata, message):
     assert any(message in problem for problem in found(tmp_path, book(good_cells(), **metadata)))
+
+
+GUESSES = {
+    "never shown": (("my_sum = 0", "total = 1"), ["my_sum"]),
+    "shown": (("my_sum = 0", "print(my_sum)"), []),
+    "shown in its own cell only": (("my_sum = 0\nprint(my_sum)", "total = 1"), ["my_sum"]),
+    "used for another guess only": (("my_sum = 0\nmy_bytes = 4 * my_sum", "print(my_bytes)"), ["my_sum"]),
+    "shown before it is asked for": (("print(my_sum)", "my_sum = 0"), ["my_sum"]),
+    "only assigned again": (("my_sum = 0", "my_sum = 1"), ["my_sum", "my_sum"]),
+    "only added to": (("my_sum = 0", "my_sum += 1"), ["my_sum", "my_sum"]),
+    "assigned again, and then shown": (("my_sum = 0", "my_sum = 1", "print(my_sum)"), ["my_sum"]),
+    "shown, and asked for again": (("my_sum = 0", "print(my_sum)", "my_sum = 1", "print(my_sum)"), []),
+    "shown where it is asked for again": (("my_sum = 0", "print(my_sum)\nmy_sum = 1", "print(my_sum)"), []),
+    "one of two": (("my_sum, my_bytes = 0, 0", "print(my_bytes)"), ["my_sum"]),
+    "with a type": (("my_sum: float = 0", "total = 1"), ["my_sum"]),
+    "of a table": (("my_sums = {4: 0}", "show_table((), [(one, my_sums[one]) for one in my_sums])"), []),
+    "in an f-string": (("my_sum = 0", "print(f'{1:.2f}; you said {my_sum}')"), []),
+    "in the text of a string": (("my_sum = 0", "print('you said my_sum')"), ["my_sum"]),
+    "in a comment": (("my_sum = 0", "total = 1  # beside my_sum"), ["my_sum"]),
+    "in a nested function": (("my_sum = 0", "def outer():\n    def inner():\n        return my_sum"), []),
+    "as an argument's name": (("my_sum = 0", "show(my_sum=1)"), ["my_sum"]),
+    "a variable of a loop": (("my_sums = {4: 0}", "for one, my_sum in my_sums.items():\n    print(one)"), []),
+    "a variable of a function": (("def answer():\n    my_sum = 0\n    return my_sum", "answer()"), []),
+    "no guess": (("mine, sum_of_my_sum = 0, 0", "total = 1"), []),
+    "a cell that is no Python": (("my_sum = 0", "!ls", "print(my_sum)"), []),
+}
+
+
+@pytest.mark.parametrize(("sources", "names"), GUESSES.values(), ids=GUESSES)
+def test_a_guess_that_no_later_cell_shows_is_told(sources, names):
+    cells = [cell(f"cell-{place}", source) for place, source in enumerate(sources)]
+    cells.insert(1, nbformat.v4.new_markdown_cell("Was my_sum right? my_bytes?", id="text"))
+    told = [what.split()[0] for _, what, _ in rules.guesses(book(cells), "notebooks")]
+    assert told == names
+
+
+def test_the_cell_that_asks_for_the_guess_is_named(tmp_path):
+    cells = good_cells()
+    cells.insert(2, cell("your-sum", "my_sum = 0"))
+    assert any("your-sum: my_sum is asked for" in problem for problem in found(tmp_path, book(cells)))
 
 
 def test_a_median_cell_that_is_too_long_is_told(tmp_path):
