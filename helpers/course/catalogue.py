@@ -82,7 +82,7 @@ def identifier_of(path: Path, root: Path) -> str:
 
 
 def catalogue(root: Path = ROOT, folders: tuple[str, ...] = ("notebooks", "solutions")) -> tuple[Entry, ...]:
-    """The entries of all notebooks in `folders` under `root`: the first page, then track by track.
+    """The entries of all notebooks in `folders` under `root`: the first page, track by track, the capstone.
 
     Raises `CatalogueError` when there is none or one does not say what it is, `NotebookError` when
     one cannot be read.
@@ -101,5 +101,6 @@ def catalogue(root: Path = ROOT, folders: tuple[str, ...] = ("notebooks", "solut
 def _order(entry: Entry) -> tuple:
     tracks = ("training", "profiling", "edge")
     parts = entry.id.split("/")
-    track = next((tracks.index(part) for part in parts if part in tracks), -1)
+    of_no_track = -1 if entry.id.startswith("00") else len(tracks)
+    track = next((tracks.index(part) for part in parts if part in tracks), of_no_track)
     return parts[0] == "solutions", track, entry.id

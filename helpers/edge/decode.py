@@ -1,5 +1,7 @@
 """The course's language model, served by the course's shaders: one recorded command buffer for every token.
 
+A prompt goes in chunks: a matrix then meets many tokens at once, and is read once for all of them.
+
 A serving file is not a checkpoint: `serving_tensors` puts matrices that meet the same input under one another,
 so that one dispatch serves them, and rounds them to what the device reads, once, ahead of time.
 """
@@ -16,6 +18,8 @@ from helpers.edge import shaders
 from helpers.edge.kernels import (
     AttentionDecode,
     Call,
+    DenseMatmul,
+    DequantMatmul,
     DequantMatvec,
     Family,
     Quantised,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from helpers.edge.vulkan import Device, Recording
 
 GROUP = 32  # values that share a scale
+CHUNK = 32  # tokens of a prompt in one submit
 MATRIX_KINDS = ("float32", "float16", "int8", "int4")
 
 
@@ -112,6 +117,11 @@ class DecoderConfig:
             ) from None
 
 
+def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter that `serving_tensors` takes, by its name."""
+    return {name: shape for _, parts, _ in _tensors(config) for name, shape in parts.items()}
+
+
 def serving_tensors(
     config: DecoderConfig, parameters: Mapping[str, np.ndarray], precision: str = Precision.FP32
 ) -> dict[str, "np.ndarray | Quantised"]:
@@ -132,24 +142,28 @@ def serving_tensors(
 class Decoder:
     """A model on a device, with the keys and values of all tokens so far.
 
-    weights: of `open_weights`. mapped_bytes: weights that the device reads from the file's own pages.
+    weights: of `open_weights`. chunk: tokens of a prompt that one submit takes, 1 where the device's subgroups
+    cannot shuffle. mapped_bytes: weights that the device reads from the file's own pages.
     copied_bytes: weights that had to be copied, with the reason in `why_copied`. Not to be used by two threads.
     """
 
-    def __init__(self, device: "Device", weights: Weights):
+    def __init__(self, device: "Device", weights: Weights, chunk: int = CHUNK):
+        if chunk < 1:
+            raise DecodeError(f"chunks of {chunk} tokens", where="Decoder", mend="use 1 or more")
         self.device, self.config = device, DecoderConfig.of(weights.config)
+        self.chunk = 1 if device.info.why_not("subgroup_shuffle") else min(chunk, self.config.context)
         _require_weights(self.config, weights)
         self.mapped_bytes = self.copied_bytes = 0
         self.why_copied = ""
         self.weight_bytes = _read_bytes(self.config, weights)
         self._kernels, self._buffers = _Kernels(device, self.config), {}
         self._weights = {name: self._take(weights[name]) for name in weights}
-        self._token, self._length = (device.buffer(1, np.uint32) for _ in range(2))
+        self._tokens, self._length = (device.buffer(size, np.uint32) for size in (self.chunk, 1))
         self._logits = device.buffer(self.config.vocab)
-        self._host = [buffer.array() for buffer in (self._token, self._length, self._logits)]
+        self._host = [buffer.array() for buffer in (self._tokens, self._length, self._logits)]
         self._caches = [self._cache() for _ in range(self.config.blocks)]
         self._turns = device.upload(rotary_table(self.config))
-        self._whole, self._silent = self._record(head=True), self._record(head=False)
+        self._whole, self._silent = self._record(head=True), {1: self._record()}
 
     @property
     def dispatches(self) -> int:
@@ -164,19 +178,20 @@ class Decoder:
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Take all `tokens` after those that are there; the logits (vocab,) after the last one.
 
-        It goes token by token; only the last one pays for the head.
+        They go in chunks, and the last one alone, for only that one pays for the head. The logits are those of
+        `step` for each token within the rounding of fp32: a chunk adds up in another order.
         """
         if not len(tokens):
             raise DecodeError("there are no tokens", where="prefill", mend="pass one at least")
         self._require_room(tokens)
-        for token in tokens[:-1]:
-            self._submit(self._silent, int(token))
+        for start in range(0, len(tokens) - 1, self.chunk):
+            self._take_in(tokens[start : min(start + self.chunk, len(tokens) - 1)])
         return self.step(int(tokens[-1]))
 
     def step(self, token: int) -> np.ndarray:
         """Take one token; the logits (vocab,) fp32 of what follows it."""
         self._require_room([token])
-        self._submit(self._whole, int(token))
+        self._submit(self._whole, [token])
         return self._host[2].copy()
 
     def generate(self, tokens: Sequence[int], count: int) -> list[int]:
@@ -202,12 +217,19 @@ class Decoder:
 
     def close(self) -> None:
         """Give back the recordings."""
-        for recording in (self._whole, self._silent):
+        for recording in (self._whole, *self._silent.values()):
             recording.free()
 
-    def _submit(self, recording: "Recording", token: int) -> None:
-        self._host[0][0] = token
-        self._host[1][0] += 1
+    def _take_in(self, tokens: Sequence[int]) -> None:
+        """A chunk without the head; each number of tokens is recorded once."""
+        count = len(tokens)
+        if count not in self._silent:
+            self._silent[count] = self._record(count)
+        self._submit(self._silent[count], tokens)
+
+    def _submit(self, recording: "Recording", tokens: Sequence[int]) -> None:
+        self._host[0][: len(tokens)] = tokens
+        self._host[1][0] += len(tokens)
         recording.submit()
 
     def _require_room(self, tokens: Sequence[int]) -> None:
@@ -248,19 +270,19 @@ class Decoder:
         shape = (c.context, c.kv_heads, c.head_width)
         return tuple(self.device.buffer(shape, np.float32, Memory.DEVICE_LOCAL) for _ in range(2))
 
-    def _record(self, head: bool) -> "Recording":
+    def _record(self, tokens: int = 1, head: bool = False) -> "Recording":
         recording = self.device.record(timestamps=False)
         with recording:
-            for call in self._calls(head):
+            for call in self._calls(tokens, head):
                 recording.dispatch(call.kernel, call.groups, call.buffers, call.push)
         return recording
 
-    def _calls(self, head: bool) -> Iterator[Call]:
-        """The dispatches of one token. Each residual is added by the norm that follows it."""
+    def _calls(self, tokens: int, head: bool) -> Iterator[Call]:
+        """The dispatches of as many tokens. Each residual is added by the norm that follows it."""
         c, k, w = self.config, self._kernels, self._weights
-        residual, normed, change = (self._space(name, 1, c.width) for name in ("residual", "normed", "change"))
+        residual, normed, change = (self._space(name, tokens, c.width) for name in ("residual", "normed", "change"))
         places = w["token"] if c.rotary else w["position"]
-        yield k.embed.call(w["token"][0], places[0], self._token, self._length, residual)
+        yield k.embed.call(w["token"][0], places[0], self._tokens, self._length, residual)
         yield from k.norm.calls(residual, w["blocks.0.attention_norm"][0], normed)
         for block, (keys, values) in enumerate(self._caches):
             yield from self._attention(f"blocks.{block}.", normed, change, keys, values)
@@ -273,29 +295,33 @@ class Decoder:
             else:
                 return
             yield from k.norm_residual.calls(change, residual, after, normed)
-        yield from k.matvec(w["head"], normed, self._logits)
+        yield from k.product(w["head"], normed, _view(self._logits, 1, c.vocab))
 
     def _attention(self, prefix: str, x: Buffer, y: Buffer, keys: Buffer, values: Buffer) -> Iterator[Call]:
         c, k, w = self.config, self._kernels, self._weights
-        projected = self._space("projected", c.heads + 2 * c.kv_heads, c.head_width)
-        q, mixed = (self._space(name, c.heads, c.head_width) for name in ("q", "mixed"))
-        yield from k.matvec(w[f"{prefix}query_key_value"], x, projected)
+        tokens = x.shape[0]
+        projected = self._space("projected", tokens, c.width + 2 * c.kv_width)
+        q, mixed = (self._space(name, tokens, c.heads, c.head_width) for name in ("q", "mixed"))
+        yield from k.product(w[f"{prefix}query_key_value"], x, projected)
         yield k.append.call(self._turns, projected, self._length, q, keys, values)
         yield from k.attention.calls(q, keys, values, self._length, mixed)
-        yield from k.matvec(w[f"{prefix}out"], mixed, y)
+        yield from k.product(w[f"{prefix}out"], _view(mixed, tokens, c.width), y)
 
     def _feed_forward(self, prefix: str, x: Buffer, y: Buffer) -> Iterator[Call]:
         c, k, w = self.config, self._kernels, self._weights
-        up, hidden = self._space("up", (1 + c.gated) * c.ffn_width), self._space("hidden", c.ffn_width)
-        yield from k.matvec(w[f"{prefix}up"], x, up)
+        up, hidden = (
+            self._space(name, x.shape[0], columns)
+            for name, columns in (("up", (1 + c.gated) * c.ffn_width), ("hidden", c.ffn_width))
+        )
+        yield from k.product(w[f"{prefix}up"], x, up)
         yield k.silu.call(up, hidden)
-        yield from k.matvec(w[f"{prefix}down"], hidden, y)
+        yield from k.product(w[f"{prefix}down"], hidden, y)
 
-    def _space(self, name: str, *shape: int) -> Buffer:
-        """The buffer for an activation, the same for every block."""
+    def _space(self, name: str, tokens: int, *shape: int) -> Buffer:
+        """The place of an activation, the same for every block: the first tokens of room for a chunk."""
         if name not in self._buffers:
-            self._buffers[name] = self.device.buffer(shape, np.float32, Memory.DEVICE_LOCAL)
-        return self._buffers[name]
+            self._buffers[name] = self.device.buffer((self.chunk, *shape), np.float32, Memory.DEVICE_LOCAL)
+        return _view(self._buffers[name], tokens, *shape)
 
 
 def rate(seconds_per_token: float) -> Quantity:
@@ -323,23 +349,32 @@ class _Kernels:
     """The kernels of a model on a device."""
 
     def __init__(self, device: "Device", config: DecoderConfig):
-        self.device, self._matvecs = device, {}
+        self.device = device
         self.embed = _Embed(device, config)
         self.norm, self.norm_residual = (kind(device, config.epsilon) for kind in (RmsNorm, RmsNormResidual))
         self.append = _Append(device, config)
         self.attention = AttentionDecode(device, config.heads, config.kv_heads, config.head_width)
         self.silu = _Silu(device, config.gated)
-        self.dense = {per_word: Matvec(device, per_word) for per_word in (1, 2)}
-        self.packed = {bits: DequantMatvec(device, bits, GROUP) for bits in (4, 8)}
+        self._products: dict[tuple, Family] = {}
 
-    def matvec(self, matrix: tuple[Buffer, ...], x: Buffer, y: Buffer) -> tuple[Call, ...]:
-        """For a dense matrix, or the words and scales of a quantised one."""
-        x, y = _flat(x), _flat(y)
-        if len(matrix) == 1:
-            per_word = x.shape[0] // matrix[0].shape[1]
-            return self.dense[per_word].calls(matrix[0], x, y)
-        groups = matrix[1].shape[0]
-        return self.packed[32 * matrix[0].shape[0] // (groups * GROUP)].calls(*matrix, x, y)
+    def product(self, matrix: tuple[Buffer, ...], x: Buffer, y: Buffer) -> tuple[Call, ...]:
+        """y (tokens, rows) = x (tokens, k) · Wᵀ for W (rows, k), dense or as words and scales."""
+        dense, one = len(matrix) == 1, x.shape[0] == 1
+        kind = x.shape[1] // matrix[0].shape[1] if dense else _bits(*matrix)
+        if one:
+            x, y = (_view(buffer, buffer.shape[1]) for buffer in (x, y))
+        return self._product(dense, one, kind).calls(*matrix, x, y)
+
+    def _product(self, dense: bool, one: bool, kind: int) -> Family:
+        """kind: values of a word, or bits. Made when the first recording needs it: compiling takes a driver long."""
+        key = (dense, one, kind)
+        if key not in self._products:
+            if dense:
+                made = (Matvec if one else DenseMatmul)(self.device, kind)
+            else:
+                made = (DequantMatvec if one else DequantMatmul)(self.device, kind, GROUP)
+            self._products[key] = made
+        return self._products[key]
 
 
 class Matvec(Family):
@@ -374,8 +409,10 @@ class _Embed:
         self._kernel, self._width = device.kernel(shaders.spirv("embed"), {1: int(not config.rotary)}), config.width
 
     def call(self, *buffers: Buffer) -> Call:
-        """table, places, token, length, y."""
-        return Call(self._kernel, (_groups(self._width),), buffers, struct.pack("<I", self._width))
+        """table, places, tokens, length, y (tokens, width)."""
+        tokens = buffers[-1].shape[0]
+        push = struct.pack("<2I", self._width, tokens)
+        return Call(self._kernel, (_groups(tokens * self._width),), buffers, push)
 
 
 class _Append:
@@ -383,10 +420,10 @@ class _Append:
         self._kernel, self._config = device.kernel(shaders.spirv("rotary_append"), {1: int(config.rotary)}), config
 
     def call(self, *buffers: Buffer) -> Call:
-        """turns, projected, length, q, keys, values."""
-        c = self._config
-        push = struct.pack("<4I", c.heads, c.kv_heads, c.head_width, c.context)
-        return Call(self._kernel, (_groups(c.width + 2 * c.kv_width),), buffers, push)
+        """turns, projected (tokens, width + 2 · key width), length, q, keys, values."""
+        c, (tokens, once) = self._config, buffers[1].shape
+        push = struct.pack("<5I", c.heads, c.kv_heads, c.head_width, c.context, tokens)
+        return Call(self._kernel, (_groups(tokens * once),), buffers, push)
 
 
 class _Silu:
@@ -394,19 +431,21 @@ class _Silu:
         self._kernel = device.kernel(shaders.spirv("silu_gate"), {1: int(gated)})
 
     def call(self, x: Buffer, y: Buffer) -> Call:
-        n = y.shape[0]
-        return Call(self._kernel, (_groups(n),), (x, y), struct.pack("<I", n))
+        rows, n = y.shape
+        return Call(self._kernel, (_groups(rows * n),), (x, y), struct.pack("<2I", n, rows))
 
 
 def _groups(invocations: int) -> int:
     return -(-invocations // 64)
 
 
-def _flat(buffer: Buffer) -> Buffer:
-    """The same memory with one axis."""
-    if len(buffer.shape) == 1:
-        return buffer
-    return Buffer(buffer.device, (buffer.nbytes // buffer.dtype.itemsize,), buffer.dtype, buffer.allocation)
+def _bits(words: Buffer, scales: Buffer) -> int:
+    return 32 * words.shape[0] // (scales.shape[0] * GROUP)
+
+
+def _view(buffer: Buffer, *shape: int) -> Buffer:
+    """The first elements of the same memory in another shape."""
+    return Buffer(buffer.device, shape, buffer.dtype, buffer.allocation)
 
 
 def _tensors(config: DecoderConfig) -> Iterator[tuple[str, dict[str, tuple[int, ...]], bool]]:

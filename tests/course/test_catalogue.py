@@ -8,10 +8,11 @@ from helpers.hardware import Capabilities
 COURSE = {"title": "t", "minutes": 5, "live": "cuda>=2", "otherwise": "simulated", "how": "gloo ranks"}
 
 
-def test_the_course_lists_the_first_page_then_the_tracks_then_the_solutions():
+def test_the_course_lists_the_first_page_then_the_tracks_the_capstone_and_the_solutions():
     ids = [entry.id for entry in catalogue()]
-    assert ids[0] == "00_start_here"
-    tracks = [name.split("/")[0] for name in ids[1:] if not name.startswith("solutions/")]
+    lessons = [name for name in ids if not name.startswith("solutions/")]
+    assert (lessons[0], lessons[-1]) == ("00_start_here", "99_one_models_life")
+    tracks = [name.split("/")[0] for name in lessons[1:-1]]
     assert tracks == sorted(tracks, key=("training", "profiling", "edge").index)
     assert ids == sorted(ids, key=lambda name: name.startswith("solutions/"))
 

@@ -85,6 +85,53 @@ def dequant_matvec(bits):
     return case
 
 
+def many(n, most):
+    """How many tokens a chunk has: any number that follows from n."""
+    return int(np.random.default_rng(n).integers(1, most + 1))
+
+
+def dequant_matmul(bits):
+    def case(device, n, seed=0):
+        tokens, rows, k = many(n, 70), max(1, min(n, 70)), min(n, 600)
+        weights, x = kernels.quantise(draw(seed, rows, k), bits), draw(seed + 1, tokens, k)
+        y = device.buffer((tokens, rows))
+        kernels.DequantMatmul(device, bits).run(*map(device.upload, (weights.words, weights.scales, x)), y)
+        values = weights.values()
+        bound = bounds.dequant_matvec_bound(values, x.T).T
+        return bounds.error_ratio(y.array(), x @ values.T, bound)
+
+    return case
+
+
+def dense_matmul(per_word, dtype):
+    def case(device, n, seed=0):
+        tokens, rows, k = many(n, 70), max(1, min(n, 70)), min(n, 600) * per_word
+        weights, x = draw(seed, rows, k).astype(dtype), draw(seed + 1, tokens, k)
+        y = device.buffer((tokens, rows))
+        kernels.DenseMatmul(device, per_word).run(device.upload(weights.view(np.uint32)), device.upload(x), y)
+        return bounds.error_ratio(y.array(), x.astype(float) @ weights.T, bounds.dot_bound(x, weights.T))
+
+    return case
+
+
+def attention_of_a_chunk(heads, key_heads, size):
+    def case(device, n, seed=0):
+        tokens = many(n, min(n, 9))
+        q, (keys, values) = draw(seed, tokens, heads, size), draw(seed + 1, 2, n + 3, key_heads, size)
+        keys[n:] = values[n:] = np.nan
+        kernel, y = kernels.AttentionDecode(device, heads, key_heads, size), device.buffer(q.shape)
+        kernel.run(*map(device.upload, (q, keys, values)), device.upload(np.array([n], np.uint32)), y)
+        ratios = []
+        for token in range(tokens):
+            seen = n - tokens + 1 + token
+            given = (q[token], keys[:seen], values[:seen], kernel.scale)
+            bound = bounds.attention_bound(*given, kernel.steps(seen))
+            ratios.append(bounds.error_ratio(y.array()[token], bounds.attention(*given), bound))
+        return max(ratios)
+
+    return case
+
+
 def attention(heads, key_heads, size):
     def case(device, n, seed=0):
         q, keys, values = draw(seed, heads, size), *draw(seed + 1, 2, n + 3, key_heads, size)
@@ -148,7 +195,12 @@ CASES = {
     "RMSNorm and residual": rmsnorm_residual,
     "int8 matvec": dequant_matvec(8),
     "int4 matvec": dequant_matvec(4),
+    "int8 matmul": dequant_matmul(8),
+    "int4 matmul": dequant_matmul(4),
+    "fp32 matmul": dense_matmul(1, np.float32),
+    "fp16 matmul": dense_matmul(2, np.float16),
     "attention": attention(4, 2, 24),
+    "attention of a chunk": attention_of_a_chunk(4, 2, 24),
     "attention, odd head": attention(3, 1, 13),
     **{f"matmul, {rung}": matmul(rung) for rung in kernels.Rung},
     "matmul, cooperative f16": cooperative_f16,
@@ -158,6 +210,8 @@ CASES = {
 
 def absent(info, name):
     """Why a device cannot run a case, or "" when it can."""
+    if name.endswith(" matmul"):
+        return info.why_not("subgroup_shuffle")
     if not name.startswith("matmul, "):
         return ""
     rung = name.removeprefix("matmul, ")

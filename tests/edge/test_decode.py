@@ -19,7 +19,7 @@ from helpers.edge.decode import (
     serving_tensors,
     share_of_roof,
 )
-from helpers.edge.kernels import ArgumentError
+from helpers.edge.kernels import ArgumentError, DenseMatmul, DequantMatmul
 from helpers.edge.vulkan import Check, open_device
 from helpers.edge.weights import open_weights, write_weights
 from helpers.measure import measured
@@ -45,9 +45,9 @@ def model(seed=0, **options):
     return made, config, {name: value.numpy() for name, value in made.state_dict().items()}
 
 
-def serve(device, folder, config, parameters, precision="fp32"):
+def serve(device, folder, config, parameters, precision="fp32", **options):
     path = write_weights(folder / f"{precision}.weights", config, serving_tensors(config, parameters, precision))
-    return Decoder(device, open_weights(path))
+    return Decoder(device, open_weights(path), **options)
 
 
 def some_tokens(config, count=24, seed=0):
@@ -112,10 +112,10 @@ def test_greedy_tokens_are_the_same(any_device, tmp_path, shape):
     assert decoder.generate(tokens, 12) == ours  # the bytes of the run before are not read
 
 
-def test_prefill_is_the_same_as_steps_to_the_bit(device, tmp_path):
+def test_prefill_token_by_token_is_the_same_as_steps_to_the_bit(device, tmp_path):
     _, config, parameters = model(**SHAPES["all"])
     tokens = some_tokens(config, 9)
-    decoder = serve(device, tmp_path, config, parameters)
+    decoder = serve(device, tmp_path, config, parameters, chunk=1)
     stepped = [decoder.step(token) for token in tokens][-1]
     decoder.rewind()
     decoder.prefill(tokens[:4])
@@ -124,6 +124,66 @@ def test_prefill_is_the_same_as_steps_to_the_bit(device, tmp_path):
     assert np.array_equal(decoder.step(tokens[8]), stepped)
     with pytest.raises(DecodeError, match="use 0 to 9"):
         decoder.rewind(10)
+
+
+def caches(decoder):
+    return [np.array(buffer.read()[: decoder.length]) for pair in decoder._caches for buffer in pair]
+
+
+@pytest.mark.parametrize(
+    ("shape", "precision"), [("plain", "fp32"), ("plain", "int4"), ("all", "fp16"), ("all", "int8")]
+)
+def test_a_prompt_in_chunks_leaves_the_logits_and_the_cache_of_steps(any_device, tmp_path, shape, precision):
+    _, config, parameters = model(**SHAPES[shape])
+    tokens = some_tokens(config)
+    truth = reference.logits(config, reference.rounded(parameters, precision), tokens)
+    limit = reference.tolerance(config, truth)
+    decoder = serve(any_device, tmp_path, config, parameters, precision, chunk=7)  # 23 = 7 + 7 + 7 + 2
+    if any_device.info.why_not("subgroup_shuffle"):
+        assert decoder.chunk == 1
+    stepped = np.stack([decoder.step(token) for token in tokens])
+    kept = caches(decoder)
+    decoder.rewind()
+    assert np.abs(decoder.prefill(tokens) - truth[-1]).max() <= limit
+    assert decoder.length == len(tokens)
+    for ours, theirs in zip(caches(decoder), kept):
+        assert np.abs(ours - theirs).max() <= 2 * reference.tolerance(config, theirs)
+    decoder.rewind(3)  # a chunk begins anywhere, and its first token sees what is there
+    assert np.abs(decoder.prefill(tokens[3:14]) - stepped[13]).max() <= 2 * limit
+    assert sorted(decoder._silent) == ([1, 2, 3, 7] if decoder.chunk > 1 else [1])
+
+
+def test_a_chunk_is_one_submit_without_hazard_and_its_sizes_are_recorded_once(device, tmp_path, monkeypatch):
+    _, config, parameters = model(**SHAPES["all"])
+    if device.info.why_not("subgroup_shuffle"):
+        pytest.skip(device.info.why_not("subgroup_shuffle"))
+    decoder, submits = serve(device, tmp_path, config, parameters, chunk=8), []
+    submit = decoder._submit
+    monkeypatch.setattr(
+        decoder, "_submit", lambda recording, taken: (submits.append(len(taken)), submit(recording, taken))
+    )
+    for _ in range(2):
+        decoder.prefill(some_tokens(config, 12))
+    assert submits == [8, 3, 1, 8, 3, 1]
+    assert all(recording.hazards == () for recording in decoder._silent.values())
+    assert sorted(decoder._silent) == [1, 3, 8]
+    with pytest.raises(DecodeError, match="chunks of 0"):
+        serve(device, tmp_path, config, parameters, chunk=0)
+
+
+def test_a_device_without_shuffle_takes_a_prompt_token_by_token(device, tmp_path, monkeypatch):
+    _, config, parameters = model()
+    asked = type(device.info).why_not
+    monkeypatch.setattr(
+        type(device.info), "why_not", lambda info, a: "not today" if a == "subgroup_shuffle" else asked(info, a)
+    )
+    decoder, tokens = serve(device, tmp_path, config, parameters), some_tokens(config, 6)
+    truth = reference.logits(config, parameters, tokens)
+    assert np.abs(decoder.prefill(tokens) - truth[-1]).max() <= reference.tolerance(config, truth)
+    assert decoder.chunk == 1 and sorted(decoder._silent) == [1]
+    for family in (DenseMatmul, DequantMatmul):
+        with pytest.raises(ArgumentError, match="not today"):
+            family(device)
 
 
 @pytest.mark.parametrize("wrong", ["position", "head"])

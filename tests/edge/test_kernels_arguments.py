@@ -34,6 +34,29 @@ WRONG = {
     "matvec scales": (lambda d: kernels.DequantMatvec(d), [((4, 5), U), ((2, 5), U), (32, F), (5, F)], r"\(1, 5\)"),
     "matvec dtype": (lambda d: kernels.DequantMatvec(d), [((4, 5), F), ((1, 5), U), (32, F), (5, F)], "words is"),
     "matvec result": (lambda d: kernels.DequantMatvec(d), [((4, 5), U), ((1, 5), U), (32, F), (6, F)], "y has"),
+    "matmul words": (lambda d: kernels.DenseMatmul(d, 2), [((5, 4), U), ((3, 6), F), ((3, 5), F)], r"use \(5, 3\)"),
+    "matmul dtype": (lambda d: kernels.DenseMatmul(d), [((5, 4), F), ((3, 4), F), ((3, 5), F)], "words is float32"),
+    "matmul result": (
+        lambda d: kernels.DenseMatmul(d),
+        [((5, 4), U), ((3, 4), F), ((5, 3), F)],
+        r"y has .* \(5, 3\)",
+    ),
+    "matmul vectors": (lambda d: kernels.DenseMatmul(d), [((5, 4), U), (4, F), (5, F)], "2 axes"),
+    "dequant words": (
+        lambda d: kernels.DequantMatmul(d),
+        [((3, 5), U), ((1, 5), U), ((2, 32), F), ((2, 5), F)],
+        r"\(4, 5\)",
+    ),
+    "dequant scales": (
+        lambda d: kernels.DequantMatmul(d, 8),
+        [((8, 5), U), ((2, 5), U), ((2, 32), F), ((2, 5), F)],
+        r"\(1, 5\)",
+    ),
+    "attention tokens": (
+        lambda d: kernels.AttentionDecode(d, 2, 1, 4),
+        [((3, 2, 4), F), ((7, 1, 4), F), ((7, 1, 4), F), (1, U), ((2, 2, 4), F)],
+        "y has",
+    ),
     "attention query": (
         lambda d: kernels.AttentionDecode(d, 2, 1, 4),
         [((2, 5), F), ((7, 1, 4), F), ((7, 1, 4), F), (1, U), ((2, 4), F)],

@@ -105,6 +105,24 @@ def test_layouts_of_quantised_matrices(device, bits, rows, k, group):
     assert bounds.error_ratio(y.array(), values @ x, bounds.dequant_matvec_bound(values, x)) <= 1
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("tokens", "rows", "k", "group"), [(1, 1, 1, 32), (5, 33, 96, 8), (40, 9, 257, 64), (17, 64, 50, 24)]
+)
+def test_layouts_of_quantised_matrices_with_many_vectors(device, bits, tokens, rows, k, group):
+    if device.info.why_not("subgroup_shuffle"):
+        pytest.skip(device.info.why_not("subgroup_shuffle"))
+    weights, x, y = (
+        kernels.quantise(draw(rows, rows, k), bits, group),
+        draw(k, tokens, k),
+        device.buffer((tokens, rows)),
+    )
+    matmul = kernels.DequantMatmul(device, bits, group, rows=3, tokens=5)
+    matmul.run(device.upload(weights.words), device.upload(weights.scales), device.upload(x), y)
+    values = weights.values()
+    assert bounds.error_ratio(y.array(), x @ values.T, bounds.dequant_matvec_bound(values, x.T).T) <= 1
+
+
 @given(bits=st.sampled_from([4, 8]), rows=st.integers(1, 9), k=st.integers(1, 70), seed=st.integers(0, 2**32 - 1))
 def test_a_quantised_value_is_within_half_a_step_of_the_true_one(bits, rows, k, seed):
     matrix = draw(seed, rows, k)

@@ -1,6 +1,7 @@
 """The course's kernel families on a Vulkan device: each checks its buffers, then runs or is recorded."""
 
 from helpers.edge.kernels.attention import AttentionDecode
+from helpers.edge.kernels.batched import DenseMatmul, DequantMatmul
 from helpers.edge.kernels.family import ArgumentError, Call, Family
 from helpers.edge.kernels.ladder import (
     CooperativeMatmul,
@@ -23,6 +24,8 @@ __all__ = [
     "AttentionDecode",
     "Call",
     "CooperativeMatmul",
+    "DenseMatmul",
+    "DequantMatmul",
     "DequantMatvec",
     "Family",
     "Matmul",

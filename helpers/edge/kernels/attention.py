@@ -1,4 +1,4 @@
-"""Attention of one new token over the keys and values of those before it."""
+"""Attention of new tokens over the keys and values of those up to each."""
 
 import struct
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ SHARED_BYTES = 16384  # shared memory that every Vulkan device has
 
 
 class AttentionDecode(Family):
-    """softmax(scale · q·Kᵀ)·V for one query of each head, with neighbouring query heads on one key head.
+    """softmax(scale · q·Kᵀ)·V for one query of each head and token, with neighbouring query heads on one key head.
 
     heads, key_heads: how many of each; the first is a multiple of the second. size: elements of a
     head. scale: 1 / √size by default.
@@ -52,18 +52,20 @@ class AttentionDecode(Family):
         return -(-keys // fewest)
 
     def calls(self, q: "Buffer", keys: "Buffer", values: "Buffer", length: "Buffer", y: "Buffer") -> tuple[Call, ...]:
-        """q, y: fp32 (heads, size). keys, values: fp32 (capacity, key heads, size).
+        """q, y: fp32 (heads, size), or (tokens, heads, size). keys, values: fp32 (capacity, key heads, size).
 
-        length: uint32 (1,), how many keys there are, at least 1. It is read when the kernel runs, so that
-        one recording serves every token; what exceeds the capacity is cut off.
+        length: uint32 (1,), how many keys there are, at least as many as tokens; the last ones are those of the
+        tokens, and each token sees the keys up to its own. It is read when the kernel runs, so that one recording
+        serves all of as many tokens; what exceeds the capacity is cut off.
         """
         require_arrays("float32", q=q, keys=keys, values=values, y=y)
         require_arrays("uint32", length=length)
         require_shape("length", length, 1)
-        require_shape("q", q, self.heads, self.size)
+        tokens = q.shape[0] if len(q.shape) == 3 else 1
+        require_shape("q", q, *q.shape[:-2], self.heads, self.size)
         require_axes("keys", keys, 3)
         require_shape("keys", keys, keys.shape[0], self.key_heads, self.size)
         require_shape("values", values, *keys.shape)
-        require_shape("y", y, self.heads, self.size)
+        require_shape("y", y, *q.shape)
         push = struct.pack("<If", keys.shape[0], self.scale)
-        return (Call(self.kernel, (self.key_heads,), (q, keys, values, length, y), push),)
+        return (Call(self.kernel, (self.key_heads, tokens), (q, keys, values, length, y), push),)

@@ -58,7 +58,7 @@ def quantise(matrix: np.ndarray, bits: int = 4, group: int = 32) -> Quantised:
     that stands for 0. With 8 bits the zero is 128 and the range is symmetric. Raises `ArgumentError`
     for other bits, groups that are not whole words, or values that fp16 scales cannot hold.
     """
-    _require_layout(bits, group)
+    require_layout(bits, group)
     matrix = np.asarray(matrix, dtype=np.float64)
     if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
         raise ArgumentError(f"a matrix of shape {matrix.shape}", mend="use (rows, k) finite values")
@@ -86,7 +86,7 @@ class DequantMatvec(Family):
         self, device: "Device", bits: int = 4, group: int = 32, lanes: int = 16, parts: int = 2, rows: int = 8
     ):
         super().__init__(device)
-        _require_layout(bits, group)
+        require_layout(bits, group)
         self.bits, self.group, self.lanes, self.rows = bits, group, lanes, rows
         constants = {0: lanes, 1: parts, 2: bits, 3: group, 4: rows}
         self.kernel = device.kernel(shaders.spirv("dequant_matvec"), constants)
@@ -130,7 +130,8 @@ def _pack(q: np.ndarray, bits: int) -> np.ndarray:
     return np.ascontiguousarray(words.T)
 
 
-def _require_layout(bits: int, group: int) -> None:
+def require_layout(bits: int, group: int) -> None:
+    """Raise `ArgumentError` for integers or groups that no kernel here reads."""
     if bits not in BITS:
         raise ArgumentError(f"{bits}-bit integers", mend="use 4 or 8")
     if group < 1 or group % (32 // bits):

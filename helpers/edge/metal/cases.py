@@ -142,21 +142,27 @@ def _rmsnorm_residual(lanes: int) -> Iterator[Case]:
         yield Case("rmsnorm_residual", (3,), (32,), arrays, push, {0: 32}, truths)
 
 
+def _quantised(bits: int, rows: int, k: int, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(words, scales, values) of a matrix (rows, k) as `helpers.edge.kernels.Quantised` lays it out."""
+    draw, groups = np.random.default_rng(rows), -(-k // group)
+    q = draw.integers(0, 2**bits, (rows, groups * group)).astype(np.uint32)
+    halves = np.stack([draw.uniform(0.1, 1, (rows, groups)), np.full((rows, groups), 2.0 ** (bits - 1))], -1)
+    halves = halves.astype(np.float16)
+    scale, zero = (np.repeat(halves[..., part].astype(float), group, axis=1)[:, :k] for part in (0, 1))
+    per_word = 32 // bits
+    shifts = np.uint32(bits) * np.arange(per_word, dtype=np.uint32)
+    words = (q.reshape(rows, -1, per_word) << shifts).sum(axis=2, dtype=np.uint32)
+    packed = (words, halves.view(np.uint32)[..., 0])
+    return *(np.ascontiguousarray(part.T) for part in packed), scale * (q[:, :k] - zero)
+
+
 def _dequant_matvec(lanes: int) -> Iterator[Case]:
     across, parts, rows_each, group = 8, 2, 2, 16
     for bits in (4, 8):
         for rows, k in ((1, 1), (37, 52)):
-            draw, groups = np.random.default_rng(rows), -(-k // group)
-            q = draw.integers(0, 2**bits, (rows, groups * group)).astype(np.uint32)
-            halves = np.stack([draw.uniform(0.1, 1, (rows, groups)), np.full((rows, groups), 2.0 ** (bits - 1))], -1)
-            halves = halves.astype(np.float16)
-            scale, zero = (np.repeat(halves[..., part].astype(float), group, axis=1)[:, :k] for part in (0, 1))
-            values, x = scale * (q[:, :k] - zero), _draw(rows + 1, k)
-            per_word = 32 // bits
-            shifts = np.uint32(bits) * np.arange(per_word, dtype=np.uint32)
-            words = (q.reshape(rows, -1, per_word) << shifts).sum(axis=2, dtype=np.uint32)
-            packed = (words, halves.view(np.uint32)[..., 0])
-            arrays = (*(np.ascontiguousarray(part.T) for part in packed), x, _zeros(rows))
+            *packed, values = _quantised(bits, rows, k, group)
+            x = _draw(rows + 1, k)
+            arrays = (*packed, x, _zeros(rows))
             truths = {3: (values @ x, bounds.dequant_matvec_bound(values, x))}
             constants = {0: across, 1: parts, 2: bits, 3: group, 4: rows_each}
             count = -(-rows // (across * rows_each))
@@ -164,29 +170,60 @@ def _dequant_matvec(lanes: int) -> Iterator[Case]:
             yield Case("dequant_matvec", (count,), (across, parts), arrays, push, constants, truths)
 
 
+def _matmul_dense(lanes: int) -> Iterator[Case]:
+    for per_word, dtype in ((1, np.float32), (2, np.float16)):
+        for tokens, rows, k in ((1, 1, 2), (2 * lanes + 3, 7, 50)):
+            weights, x = _draw(rows, rows, k).astype(dtype), _draw(k, tokens, k)
+            truth = x.astype(float) @ weights.T, bounds.dot_bound(x, weights.T)
+            arrays, push = (weights.view(np.uint32), x, _zeros(tokens, rows)), struct.pack("<3I", tokens, rows, k)
+            groups = (-(-rows // 3), -(-tokens // (2 * lanes)))
+            constants = {0: lanes, 1: per_word, 2: min(lanes, 8), 3: 3, 4: 2}
+            yield Case("matmul_dense", groups, (lanes,), arrays, push, constants, {2: truth})
+
+
+def _matmul_dequant(lanes: int) -> Iterator[Case]:
+    for bits in (4, 8):
+        for tokens, rows, k, group in ((1, 1, 1, 16), (7, 2 * lanes + 5, 52, 8)):
+            words, scales, values = _quantised(bits, rows, k, group)
+            x = _draw(rows + 1, tokens, k)
+            truth = x @ values.T, bounds.dequant_matvec_bound(values, x.T).T
+            groups = (-(-rows // (2 * lanes)), -(-tokens // 3))
+            constants = {0: lanes, 1: bits, 2: group, 3: min(lanes, group), 4: 2, 5: 3}
+            arrays, push = (words, scales, x, _zeros(tokens, rows)), struct.pack("<3I", tokens, rows, k)
+            yield Case("matmul_dequant", groups, (lanes,), arrays, push, constants, {3: truth})
+
+
 def _attention(lanes: int) -> Iterator[Case]:
-    for heads, key_heads, size, n in ((1, 1, 1, 1), (4, 2, 24, 37), (3, 1, 13, 9)):
+    for heads, key_heads, size, n, tokens in (
+        (1, 1, 1, 1, 1),
+        (4, 2, 24, 37, 1),
+        (3, 1, 13, 9, 1),
+        (2, 1, 10, 11, 4),
+    ):
         together, subgroups, capacity = heads // key_heads, 3, n + 2
-        q, (keys, values) = _draw(size, heads, size), _draw(n, 2, capacity, key_heads, size)
+        q, (keys, values) = _draw(size, tokens, heads, size), _draw(n, 2, capacity, key_heads, size)
         scale = float(np.float32(size**-0.5))
-        truth = bounds.attention(q, keys[:n], values[:n], scale)
-        bound = bounds.attention_bound(q, keys[:n], values[:n], scale, -(-n // subgroups))
-        arrays = (q, keys, values, np.array([n], np.uint32), _zeros(heads, size))
+        truth, bound = np.empty(q.shape), np.empty(q.shape)
+        for token, seen in enumerate(range(n - tokens + 1, n + 1)):
+            given = (q[token], keys[:seen], values[:seen], scale)
+            truth[token] = bounds.attention(*given)
+            bound[token] = bounds.attention_bound(*given, -(-seen // subgroups))
+        arrays = (q, keys, values, np.array([n], np.uint32), _zeros(tokens, heads, size))
         constants = {0: lanes * subgroups, 1: together, 2: size, 3: -(-size // lanes), 4: subgroups}
-        push = struct.pack("<If", capacity, scale)
+        push, groups = struct.pack("<If", capacity, scale), (key_heads, tokens)
         local = (lanes * subgroups,)
-        yield Case("attention_decode", (key_heads,), local, arrays, push, constants, {4: (truth, bound)})
+        yield Case("attention_decode", groups, local, arrays, push, constants, {4: (truth, bound)})
 
 
 def _embed(lanes: int) -> Iterator[Case]:
     for positions in (0, 1):
-        width, vocabulary, context = 70, 5, 4
+        width, vocabulary, context, length, tokens = 70, 5, 4, 3, np.array([3, 0], np.uint32)
         table, places = _draw(1, vocabulary, width), _draw(2, context, width)
-        row = table[3] + places[1] if positions else table[3]
-        arrays = (table, places, np.array([3], np.uint32), np.array([2], np.uint32), _zeros(width))
-        constants = {0: 64, 1: positions}
-        truths = {4: (row.astype(float), 0.0)}
-        yield Case("embed", (2,), (64,), arrays, struct.pack("<I", width), constants, truths)
+        rows = table[tokens] + places[length - len(tokens) : length] * positions
+        arrays = (table, places, tokens, np.array([length], np.uint32), _zeros(len(tokens), width))
+        constants, push = {0: 64, 1: positions}, struct.pack("<2I", width, len(tokens))
+        truths = {4: (rows.astype(float), 0.0)}
+        yield Case("embed", (3,), (64,), arrays, push, constants, truths)
 
 
 def _matvec(lanes: int) -> Iterator[Case]:
@@ -201,40 +238,42 @@ def _matvec(lanes: int) -> Iterator[Case]:
 
 def _rotary_append(lanes: int) -> Iterator[Case]:
     for rotary in (0, 1):
-        heads, key_heads, size, capacity, place = 4, 2, 10, 5, 3
-        rows = heads + key_heads
-        angles = place * np.array([0.7, 0.3, 0.1, 0.03, 0.01]) if rotary else np.zeros(size // 2)
+        heads, key_heads, size, capacity, tokens = 4, 2, 10, 5, 2
+        rows, places = heads + key_heads, np.array([2, 3])
+        angles = places[:, None] * np.array([0.7, 0.3, 0.1, 0.03, 0.01]) * rotary
         turns = np.zeros((capacity, size // 2, 2), np.float32)
-        turns[place] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
-        cosine, sine = turns[place].astype(float).T
-        projected = _draw(7, rows + key_heads, size)
-        left, right = np.split(projected.astype(float), 2, axis=1)
-        turned = np.concatenate([left * cosine - right * sine, right * cosine + left * sine], axis=1)
+        turns[places] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+        cosine, sine = (turns[places, None, :, part].astype(float) for part in (0, 1))
+        projected = _draw(7, tokens, rows + key_heads, size)
+        left, right = np.split(projected.astype(float), 2, axis=-1)
+        turned = np.concatenate([left * cosine - right * sine, right * cosine + left * sine], axis=-1)
         error = np.concatenate(
-            [abs(left * cosine) + abs(right * sine), abs(right * cosine) + abs(left * sine)], axis=1
+            [abs(left * cosine) + abs(right * sine), abs(right * cosine) + abs(left * sine)], axis=-1
         )
         error *= bounds.gamma(2) if rotary else 0.0
         caches = [np.zeros((2, capacity, key_heads, size)) for _ in range(2)]
-        for cache, kept, limit in zip(caches, (turned[heads:rows], projected[rows:]), (error[heads:rows], 0.0)):
-            cache[:, place] = kept, np.broadcast_to(limit, kept.shape)
-        truths = {3: (turned[:heads], error[:heads]), 4: tuple(caches[0]), 5: tuple(caches[1])}
-        outputs = (_zeros(heads, size), *(_zeros(capacity, key_heads, size) for _ in range(2)))
-        arrays = (turns, projected, np.array([place + 1], np.uint32), *outputs)
-        push = struct.pack("<4I", heads, key_heads, size, capacity)
-        yield Case("rotary_append", (2,), (64,), arrays, push, {0: 64, 1: rotary}, truths)
+        for cache, kept, limit in zip(
+            caches, (turned[:, heads:rows], projected[:, rows:]), (error[:, heads:rows], 0.0)
+        ):
+            cache[:, places] = kept, np.broadcast_to(limit, kept.shape)
+        truths = {3: (turned[:, :heads], error[:, :heads]), 4: tuple(caches[0]), 5: tuple(caches[1])}
+        outputs = (_zeros(tokens, heads, size), *(_zeros(capacity, key_heads, size) for _ in range(2)))
+        arrays = (turns, projected, np.array([places[-1] + 1], np.uint32), *outputs)
+        push = struct.pack("<5I", heads, key_heads, size, capacity, tokens)
+        yield Case("rotary_append", (3,), (64,), arrays, push, {0: 64, 1: rotary}, truths)
 
 
 def _silu_gate(lanes: int) -> Iterator[Case]:
     for gated in (0, 1):
-        n = 70
-        x = 5 * _draw(gated, 2, n)
-        up, before = x.astype(float)[[0, gated]]
+        rows, n = 2, 35
+        x = 5 * _draw(gated, rows, 1 + gated, n)
+        up, before = x.astype(float)[:, 0], x.astype(float)[:, gated]
         truth = before / (1 + np.exp(-before)) * (up if gated else 1)
         relative = (3 + 2 * np.abs(before)) * bounds.ULP + bounds.DIVISION + bounds.gamma(3)
-        arrays = (x.reshape(-1), _zeros(n))
+        arrays = (x, _zeros(rows, n))
         constants = {0: 64, 1: gated}
         truths = {1: (truth, relative * np.abs(truth))}
-        yield Case("silu_gate", (2,), (64,), arrays, struct.pack("<I", n), constants, truths)
+        yield Case("silu_gate", (2,), (64,), arrays, struct.pack("<2I", n, rows), constants, truths)
 
 
 @dataclass(frozen=True)
@@ -303,6 +342,8 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "dequant_matvec": _dequant_matvec,
     "attention_decode": _attention,
     "embed": _embed,
+    "matmul_dense": _matmul_dense,
+    "matmul_dequant": _matmul_dequant,
     "matvec": _matvec,
     "rotary_append": _rotary_append,
     "silu_gate": _silu_gate,

@@ -1,21 +1,22 @@
 #version 450
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_control_flow_attributes : require
-// Attention of one new token: each of `heads` queries over n keys in a cache. HEADS queries share a
-// key head, and a workgroup serves them together, so that every key and value is read once. Its
-// subgroups take the keys in turns, lanes lie along the head's elements, and each subgroup keeps the
-// largest score, the sum and the weighted values so far; at the end these are merged.
+// Attention of new tokens: each of `heads` queries of a token over its n keys in a cache, which end with its
+// own: those behind it are never read. HEADS queries share a key head, and a workgroup serves them together, so
+// that every key and value is read once a token. Its subgroups take the keys in turns, lanes lie along the head's
+// elements, and each subgroup keeps the largest score, the sum and the weighted values so far; at the end these
+// are merged.
 layout(local_size_x = 32, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint HEADS = 1;      // queries of a key head
 layout(constant_id = 2) const uint SIZE = 64;      // elements of a head
 layout(constant_id = 3) const uint PIECES = 16;    // elements of a lane: SIZE / subgroup size, at least
 layout(constant_id = 4) const uint SUBGROUPS = 8;  // of a workgroup, at most
 
-layout(set = 0, binding = 0) readonly buffer Q { float q[]; };            // (key heads, HEADS, SIZE)
+layout(set = 0, binding = 0) readonly buffer Q { float q[]; };            // (tokens, key heads, HEADS, SIZE)
 layout(set = 0, binding = 1) readonly buffer Keys { float keys[]; };      // (capacity, key heads, SIZE)
 layout(set = 0, binding = 2) readonly buffer Values { float values[]; };  // (capacity, key heads, SIZE)
 layout(set = 0, binding = 3) readonly buffer Length { uint keys_here[]; };
-layout(set = 0, binding = 4) writeonly buffer Y { float y[]; };           // (key heads, HEADS, SIZE)
+layout(set = 0, binding = 4) writeonly buffer Y { float y[]; };           // (tokens, key heads, HEADS, SIZE)
 layout(push_constant) uniform Arguments { uint capacity; float scale; };
 
 const float LOWEST = -3.4028234e38;
@@ -25,14 +26,15 @@ shared float parts[SUBGROUPS][HEADS][SIZE];
 
 void main() {
     uint key_head = gl_WorkGroupID.x, key_heads = gl_NumWorkGroups.x, lane = gl_SubgroupInvocationID;
-    uint n = min(keys_here[0], capacity);
+    uint token = gl_WorkGroupID.y, n = min(keys_here[0], capacity) - (gl_NumWorkGroups.y - 1 - token);
+    uint here = (token * key_heads + key_head) * HEADS * SIZE;
     float query[HEADS * PIECES], part[HEADS * PIECES], peak[HEADS], sum[HEADS];
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
         peak[h] = LOWEST;
         sum[h] = 0.0;
         [[unroll]] for (uint p = 0; p < PIECES; p++) {
             uint d = p * gl_SubgroupSize + lane;
-            query[h * PIECES + p] = d < SIZE ? scale * q[(key_head * HEADS + h) * SIZE + d] : 0.0;
+            query[h * PIECES + p] = d < SIZE ? scale * q[here + h * SIZE + d] : 0.0;
             part[h * PIECES + p] = 0.0;
         }
     }
@@ -79,6 +81,6 @@ void main() {
             total += keep * sums[s][h];
             whole += keep * parts[s][h][d];
         }
-        y[key_head * HEADS * SIZE + e] = whole / total;
+        y[here + e] = whole / total;
     }
 }

@@ -1,17 +1,19 @@
 #include <metal_stdlib>
 using namespace metal;
-// y = the row of a token in a table, plus the row of its position in another where POSITIONS is 1.
+// y = the rows of tokens in a table, plus the rows of their positions in another where POSITIONS is 1.
 #define POSITIONS 1
 
 kernel void embed(device const float* table [[buffer(0)]],   // (vocabulary, width)
                   device const float* places [[buffer(1)]],  // (context, width)
                   device const uint* token [[buffer(2)]],
-                  device const uint* keys_here [[buffer(3)]],  // tokens with this one
-                  device float* y [[buffer(4)]],
+                  device const uint* keys_here [[buffer(3)]],  // tokens with these
+                  device float* y [[buffer(4)]],  // (tokens, width)
                   constant uint& width [[buffer(5)]],
-                  uint i [[thread_position_in_grid]]) {
-    if (i >= width) return;
-    float value = table[token[0] * width + i];
-    if (POSITIONS == 1) value += places[(keys_here[0] - 1) * width + i];
-    y[i] = value;
+                  constant uint& tokens [[buffer(6)]],
+                  uint e [[thread_position_in_grid]]) {
+    uint t = e / width, i = e % width;
+    if (t >= tokens) return;
+    float value = table[token[t] * width + i];
+    if (POSITIONS == 1) value += places[(keys_here[0] - tokens + t) * width + i];
+    y[e] = value;
 }
