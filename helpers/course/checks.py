@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import helpers
-from helpers.course.exercise import Exercise, Finding
+from helpers.course.exercise import Exercise, Finding, NotRun
 from helpers.course.learner import record
 from helpers.errors import CourseError
 
@@ -117,6 +117,8 @@ def judge(exercise: Exercise, answer: object, seed: int) -> Verdict:
         return Verdict(exercise, State.SKIPPED, (("Because", reason),))
     try:
         finding = exercise.examine(answer, seed)
+    except NotRun as rest:
+        return Verdict(exercise, State.SKIPPED, (("Because", str(rest)),))
     except NotImplementedError:
         return Verdict(exercise, State.NOT_STARTED, (("Next", f'write your answer, or hint("{exercise.id}")'),))
     except (Exception, SystemExit) as error:

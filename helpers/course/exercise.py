@@ -37,6 +37,10 @@ class Symptom(StrEnum):
     LAUNCHES = "too many launches"
 
 
+class NotRun(Exception):
+    """Raised by `examine` where all that this machine can examine holds; its text says why the rest did not run."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The first property that an answer lacks. It never carries the expected values.
@@ -60,8 +64,8 @@ class Exercise:
     concrete, none of them the answer. examine: takes the learner's answer (a function, or a text
     such as GLSL source) and returns the first `Finding`, or None when every property holds; it
     draws fresh inputs from `seed` and computes its oracle at run time. An exception of the
-    answer passes through it untouched. unavailable: returns why the check cannot run on this
-    machine, or None when it can.
+    answer passes through it untouched; so does `NotRun`, which is no fault. unavailable: returns
+    why the check cannot run on this machine, or None when it can.
     """
 
     id: str

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.course.exercises.edge import gemm_trial
+from helpers.course.checks import State, find_exercise, judge
+from helpers.course.exercises.edge import cooperative_gemm, gemm_trial
 from helpers.course.exercises.edge.gemm_trial import why_not_here
 from helpers.course.exercises.edge.matrix_choice import drawn_devices, fixed_devices, invent, reuse
 from helpers.course.exercises.edge.matrix_module import examine_module, instructions, matrices
 from helpers.edge import cooperative, spirv
-from helpers.edge.vulkan import Driver, MatrixShape
+from helpers.edge.vulkan import Driver, MatrixShape, why_none
 
 SHAPE = MatrixShape(16, 8, 32, "f16", "f32")
 TEXT = """#version 450
@@ -73,7 +74,9 @@ def test_the_reason_says_how_to_get_a_driver_in_one_line(monkeypatch):
     monkeypatch.setattr(gemm_trial, "driver", lambda name: absent)
     monkeypatch.setattr(gemm_trial, "why_none", lambda: "")
     reason = why_not_here()
-    assert "your kernel without them" in reason and reason.endswith(absent.why_not) and "\n" not in reason
+    assert (
+        "your kernel without matrices is right" in reason and reason.endswith(absent.why_not) and "\n" not in reason
+    )
 
 
 @pytest.mark.parametrize(("reached", "symptom"), [(0, "aborts"), (1, "aborts"), (2, None)])
@@ -89,3 +92,18 @@ def test_a_child_that_dies_counts_where_the_shape_is_listed(monkeypatch, reached
     place = gemm_trial.Place("a device", Driver("none", None, "absent"), SHAPE, 8)
     finding = gemm_trial.run_trial(kernels, place, 0)
     assert (finding and str(finding.symptom)) == symptom
+
+
+PLAIN = """layout(local_size_x = 8, local_size_y = 8) in;
+void main() { uint row = gl_GlobalInvocationID.y, column = gl_GlobalInvocationID.x; float sum = 0.0;
+    if (row < m && column < n) { for (uint i = FIRST; i < k; i++) sum += load_a(row, i) * load_b(i, column);
+                                 store_c(row, column, sum); } }"""
+
+
+@pytest.mark.skipif(bool(why_none()), reason=why_none() or "there is Vulkan")
+@pytest.mark.parametrize(("first", "state"), [("0", State.SKIPPED), ("1", State.NOT_YET)])
+def test_where_nothing_has_matrices_the_kernel_without_is_run(monkeypatch, first, state):
+    monkeypatch.setattr(cooperative_gemm, "places", lambda: iter(()))
+    monkeypatch.setattr(cooperative_gemm, "examine_module", lambda *read: None)
+    verdict = judge(find_exercise("edge.7"), lambda shape, lanes: PLAIN.replace("FIRST", first), 0)
+    assert verdict.state is state, str(verdict)

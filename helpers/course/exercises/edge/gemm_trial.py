@@ -35,11 +35,11 @@ GUARD = np.float32(-77.0)  # what C holds before, and where nothing is stored
 
 @dataclass(frozen=True)
 class Place:
-    """A device with cooperative matrices. shape: the one to use there. lanes: of its subgroups."""
+    """A device. shape: of its matrices, the one to use; None where it has none. lanes: of its subgroups."""
 
     name: str
     driver: Driver
-    shape: MatrixShape
+    shape: MatrixShape | None
     lanes: int
 
 
@@ -97,6 +97,12 @@ def places() -> Iterator[Place]:
         yield Place("lavapipe 26", newer, MatrixShape(*told[:5]), told[5])
 
 
+def here() -> Place:
+    """This machine's first device, for kernels without matrices."""
+    info = devices()[0]
+    return Place(info.name, Driver("default", None), None, info.subgroup_size)
+
+
 def why_not_here() -> str | None:
     """Why no cooperative matrix can be run here, and how to get a driver that has it; None where one is."""
     if reason := why_none():
@@ -104,7 +110,9 @@ def why_not_here() -> str | None:
     if next(places(), None):
         return None
     reason = driver("lavapipe-newer").why_not or "the newer lavapipe did not start"
-    return f"no device here multiplies matrices, and only your kernel without them runs, below; {reason}"
+    return (
+        f"your kernel without matrices is right, and the others were read, not run: no device here has any; {reason}"
+    )
 
 
 @cache
@@ -171,7 +179,8 @@ def _end_of_child(place: Place, folder: str) -> str:
 def run_child(folder: str) -> None:
     """Examine the kernels of a folder on the device of this process, and leave there what was found first."""
     kernels, seed = pickle.loads(Path(folder, "kernels.pickle").read_bytes())
-    with open_device(needs=("cooperative_matrix",)) as device:
+    needs = ("cooperative_matrix",) if any(kernel.matrices for kernel in kernels) else ()
+    with open_device(needs=needs) as device:
         for number, kernel in enumerate(kernels):
             Path(folder, f"reached-{number}").touch()
             device.deadline_s = DEADLINE_S if kernel.listed else PATIENT_S
