@@ -110,9 +110,8 @@ def why_not_here() -> str | None:
     if next(places(), None):
         return None
     reason = driver("lavapipe-newer").why_not or "the newer lavapipe did not start"
-    return (
-        f"your kernel without matrices is right, and the others were read, not run: no device here has any; {reason}"
-    )
+    done = "your kernel without matrices is right, and the one with them was read, not run"
+    return f"{done}: no device here multiplies matrices; {reason}"
 
 
 @cache
