@@ -143,13 +143,14 @@ def dated(summary: Summary) -> tuple[Outcome, ...]:
 
 
 def finished(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """(those that can be reported, the folders without a summary: their run has not ended, or was refused).
+    """(those that can be reported, the others: folders of runs that have not ended or were refused, other files).
 
     Raises `ReportError` when none can be reported. A path that does not exist is left for `read` to name.
     """
     there: dict[bool, list[Path]] = {True: [], False: []}
     for folder in folders:
-        there[not folder.is_dir() or (folder / "summary.json").is_file()].append(folder)
+        summary = folder / "summary.json" if folder.is_dir() else folder
+        there[not folder.exists() or (summary.suffix == ".json" and summary.is_file())].append(folder)
     if not there[True]:
         names = ", ".join(map(str, there[False]))
         raise ReportError(f"no finished run in {names}", mend="name folders that hold a summary.json")
@@ -261,7 +262,8 @@ def execute(args: argparse.Namespace) -> int:
     folder = args.out or Path("runs") / f"merged-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     runs, unfinished = finished(args.runs)
     for one in unfinished:
-        print(f"skipped {one}: it has no summary.json, so its run has not ended or was refused")
+        why = "it has no summary.json, so its run has not ended or was refused" if one.is_dir() else "not a run"
+        print(f"skipped {one}: {why}")
     summary = merge(runs, folder)
     print(matrix_text(summary.outcomes), f"\nreport: {write_summary(folder, summary).resolve()}", sep="\n")
     return int(any(o.state not in (State.PASS, State.SKIPPED) for o in summary.outcomes))

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -71,14 +71,14 @@ def environment_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def choose(only: str | None, root: Path) -> tuple[Entry, ...]:
-    """The notebooks whose id matches the glob `only`; `RunError` names all ids when none does."""
+def choose(only: Sequence[str], root: Path) -> tuple[Entry, ...]:
+    """The notebooks whose id matches a glob of `only`, all without any; `RunError` for a glob that none matches."""
     entries = catalogue(root)
-    chosen = tuple(entry for entry in entries if only is None or fnmatch(entry.id, only))
-    if not chosen:
-        ids = ", ".join(entry.id for entry in entries)
-        raise RunError(f"no notebook matches {only!r}", mend=f"the ids are {ids}")
-    return chosen
+    for glob in only:
+        if not any(fnmatch(entry.id, glob) for entry in entries):
+            ids = ", ".join(entry.id for entry in entries)
+            raise RunError(f"no notebook matches {glob!r}", mend=f"the ids are {ids}")
+    return tuple(entry for entry in entries if not only or any(fnmatch(entry.id, glob) for glob in only))
 
 
 def run_plan(plan: Plan, *, jobs: int = 1, earlier: dict[str, Outcome] | None = None) -> tuple[Outcome, ...]:
@@ -182,7 +182,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `helpers run`."""
     add = parser.add_argument
     add("--target", help="cpu, cuda-1, cuda-4, mps or vulkan; detected without it")
-    add("--only", metavar="GLOB", help="notebook ids, as 'training/*' or '00_start_here'")
+    add("--only", action="append", default=[], metavar="GLOB", help="notebook ids, as 'training/*'; may be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default 1)")
     add("--resume", nargs="?", const="all", metavar="RUN", help="do not repeat what passed in RUN (in any run)")
     add("--out", type=Path, default=Path("runs"), help="where runs go (default runs/)")

@@ -178,7 +178,9 @@ def last_words(job: submitit.Job) -> tuple[bool, list[str]]:
         return True, printed[-QUOTED_LINES:]
     errors = [line for rank in range(job.num_tasks) for line in (job.task(rank).stderr() or "").splitlines()]
     said = [line for line in errors if line.startswith("train: ")]
-    return False, printed[-QUOTED_LINES:] + (said[:1] or str(error).strip().splitlines()[-1:])
+    silent = [rank for rank in range(job.num_tasks) if not job.task(rank).paths.result_pickle.exists()]
+    killed = [f"rank {rank} ended without a word: something killed it, often a lack of memory" for rank in silent]
+    return False, printed[-QUOTED_LINES:] + (said or killed or str(error).strip().splitlines()[-1:])[:1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

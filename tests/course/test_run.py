@@ -269,9 +269,10 @@ def test_only_runs_what_matches():
     from helpers.course.run import choose
 
     lessons = {f"training/{path.stem}" for path in (ROOT / "notebooks/training").glob("*.ipynb")}
-    assert {entry.id for entry in choose("training/*", ROOT)} == lessons
-    with pytest.raises(RunError):
-        choose("trainin/*", ROOT)
+    assert {entry.id for entry in choose(["training/*"], ROOT)} == lessons
+    assert {entry.id for entry in choose(["training/*", "00_start_here"], ROOT)} == {*lessons, "00_start_here"}
+    with pytest.raises(RunError, match="trainin/"):
+        choose(["training/*", "trainin/*"], ROOT)
 
 
 def test_the_summary_is_json_that_others_can_read(finished):

@@ -276,4 +276,5 @@ def _examine_values(kernel: GemmKernel, case: _Case, seen: _Seen, size: str) -> 
         return Finding("C = A·B.", saw, Symptom.CONSTANT_FACTOR, kernel.hint(5))
     if not case.whole:
         return Finding("Tiles that are not whole give right results too.", saw, Symptom.TAIL, kernel.hint(4))
-    return Finding("C = A·B in every element.", saw, Symptom.VALUE, kernel.hint(3))
+    hint = 2 if len(wrong) == truth.size > 1 else 3  # all of them: what is multiplied, rather than who brings it
+    return Finding("C = A·B in every element.", saw, Symptom.VALUE, kernel.hint(hint))

@@ -137,7 +137,7 @@ def _examine_shape(shape: MatrixShape, device: _Device) -> Finding | None:
         return Finding("The shape is one that a subgroup holds.", saw, Symptom.SHAPE, 2)
     if not device.fitting:
         missing = next(filter(device.info.why_not, NEEDS))
-        saw += f"; why_not({missing!r}) is {device.info.why_not(missing)!r}"
+        saw = f"a device whose why_not({missing!r}) is {device.info.why_not(missing)!r} was given {shape}"
         return Finding("A device that lacks what the kernel needs gets no matrices.", saw, Symptom.DEVICE, 3)
     if reuse(shape) < max(map(reuse, device.fitting)):
         return Finding("Of the shapes that fit, it is the one that loads least.", saw, Symptom.VALUE, 4)
