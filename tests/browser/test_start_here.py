@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -98,20 +98,28 @@ def run_all_cells(page) -> None:
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
     first_prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first  # its cell has no stored count
     for _ in range(8):  # JupyterLab may ignore a click while it still restores its layout
-        close_dialogs(page)
-        page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-        page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+        answer_dialogs(page)
+        run_from_menu(page)
         page.wait_for_timeout(5000)
         if first_prompt.inner_text().startswith(("[*]", "[1]")):
             break
     page.get_by_text("finished", exact=True).wait_for(state="attached")
 
 
-def close_dialogs(page) -> None:
-    """On a loaded machine JupyterLab may say that its server is slow; a kernel that died shows later."""
+def run_from_menu(page) -> None:
+    """Run > Run All Cells; a dialog that comes in between is left for the next round."""
+    from playwright.sync_api import TimeoutError as Covered
+
+    with suppress(Covered):
+        page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click(timeout=10_000)
+        page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click(timeout=10_000)
+
+
+def answer_dialogs(page) -> None:
+    """On a loaded machine JupyterLab may call its server slow, or ask for the kernel: take what it proposes."""
     for dialog in page.locator(".jp-Dialog").all():
         print("JupyterLab says:", dialog.inner_text())
-        page.keyboard.press("Escape")
+        dialog.locator(".jp-mod-accept").click()
         page.wait_for_timeout(500)
 
 
