@@ -3,7 +3,7 @@
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from helpers.course.doctor import machine
 from helpers.course.report import commit, packages
 from helpers.errors import CourseError
 from helpers.hardware import Target, detect_target, load_target
+from helpers.measure.stamps import device_name
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -50,7 +51,7 @@ def record(target: Target, only: list[str] | None = None) -> Bundle:
     head, dirty = commit()
     parts = tuple(_recorded(name, PARTS[name], target) for name in only or PARTS)
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    return Bundle(target.name, _device(target), when, head, dirty, _system(), packages(), parts)
+    return Bundle(target.name, device_name(target.lesson_device), when, head, dirty, _system(), packages(), parts)
 
 
 def _recorded(name: str, measure: Callable, target: Target) -> Part:
@@ -211,23 +212,3 @@ def _system() -> str:
     import platform
 
     return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-
-
-def _device(target: Target) -> str:
-    """The device of the lessons, by its own name."""
-    import torch
-
-    if target.lesson_device == "cuda":
-        return torch.cuda.get_device_name(0)
-    if target.lesson_device == "mps":
-        return "Apple GPU"
-    return next(_cpu_names(), "a CPU")
-
-
-def _cpu_names() -> Iterator[str]:
-    """The processor's name as Linux has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    yield from (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,9 @@ OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT, OP_SPEC_COMPOSITE = 48, 49, 50, 5
 OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 59, 71, 72
 SPEC_ID, ARRAY_STRIDE, BUILT_IN, BINDING, OFFSET = 1, 6, 11, 33, 35
 WORKGROUP_SIZE, LOCAL_SIZE, COMPUTE_MODEL, PUSH_CONSTANT, STORAGE_BUFFER, UNIFORM = 25, 17, 5, 9, 12, 2
+
+
+Instruction = tuple[int, tuple[int, ...]]
 
 
 class SpirvError(CourseError):
@@ -111,28 +115,38 @@ def reflect(spirv: bytes, constants: dict[int, int] | None = None) -> Interface:
     module that is cut or has no compute entry point.
     """
     try:
-        return _Module(_words(spirv)).interface(constants or {})
+        return _Module(spirv).interface(constants or {})
     except (KeyError, IndexError, UnicodeDecodeError):
         raise SpirvError("the module uses an id that it does not define", mend="compile the shader again") from None
+
+
+def instructions(spirv: bytes) -> Iterator[Instruction]:
+    """(opcode, operands) of each instruction, operands being 32-bit words.
+
+    Source: the SPIR-V specification, "Physical Layout of a SPIR-V Module and Instruction". Raises `SpirvError` for
+    a module that is cut.
+    """
+    words, place = _words(spirv), 5
+    while place < len(words):
+        count = words[place] >> 16
+        if count == 0 or place + count > len(words):
+            raise SpirvError("the module is cut short", where=f"word {place}", mend="compile it again")
+        yield words[place] & 0xFFFF, words[place + 1 : place + count]
+        place += count
 
 
 class _Module:
     """The instructions that describe an interface, by result id."""
 
-    def __init__(self, words: tuple[int, ...]):
+    def __init__(self, spirv: bytes):
         self.entry, self.mode, self.variables = "", (1, 1, 1), []
         self.types: dict[int, tuple] = {}
         self.values: dict[int, int] = {}
         self.composites: dict[int, tuple[int, ...]] = {}
         self.decorations: dict[tuple[int, int], int] = {}
         self.offsets: dict[tuple[int, int], int] = {}
-        place = 5
-        while place < len(words):
-            count, opcode = words[place] >> 16, words[place] & 0xFFFF
-            if count == 0 or place + count > len(words):
-                raise SpirvError("the module is cut short", where=f"word {place}", mend="compile it again")
-            self._read(opcode, words[place + 1 : place + count])
-            place += count
+        for opcode, operands in instructions(spirv):
+            self._read(opcode, operands)
 
     def _read(self, opcode: int, w: tuple[int, ...]) -> None:
         if opcode == OP_ENTRY_POINT and w[0] == COMPUTE_MODEL:

@@ -9,7 +9,7 @@ from helpers.course.checks import State, find_exercise, judge
 from helpers.course.exercises.edge import cooperative_gemm, gemm_trial
 from helpers.course.exercises.edge.gemm_trial import why_not_here
 from helpers.course.exercises.edge.matrix_choice import drawn_devices, fixed_devices, invent, reuse
-from helpers.course.exercises.edge.matrix_module import examine_module, instructions, matrices
+from helpers.course.exercises.edge.matrix_module import examine_module, matrices
 from helpers.edge import cooperative, spirv
 from helpers.edge.vulkan import Driver, MatrixShape, why_none
 
@@ -59,7 +59,7 @@ def module():
 
 def test_the_matrices_of_a_module_are_read(module):
     wanted = {("f16", 3, (16, 32), 0), ("f16", 3, (32, 8), 1), ("f32", 3, (16, 8), 2)}
-    assert set(matrices(list(instructions(module)))) == wanted
+    assert set(matrices(list(spirv.instructions(module)))) == wanted
 
 
 def test_a_barrier_in_a_function_counts_and_none_is_missed(module):

@@ -11,19 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from helpers.edge.decode import DecoderConfig
+from helpers.edge.gguf_model import IN_BLOCK, WHOLE
 from helpers.edge.runtimes.runtime import Runtime, RuntimesError, Session, Unsupported
-
-BLOCK_NAMES = {
-    "attention_norm": "attn_norm",
-    "attention.query": "attn_q",
-    "attention.key": "attn_k",
-    "attention.value": "attn_v",
-    "attention.out": "attn_output",
-    "ffn_norm": "ffn_norm",
-    "ffn.gate": "ffn_gate",
-    "ffn.up": "ffn_up",
-    "ffn.down": "ffn_down",
-}
 
 
 def write_gguf(path: Path | str, config: DecoderConfig, parameters: Mapping[str, np.ndarray]) -> Path:
@@ -74,14 +63,12 @@ def interleaved(rows: np.ndarray, head_width: int) -> np.ndarray:
 
 
 def _tensors(config: DecoderConfig, parameters: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    yield "token_embd.weight", parameters["token.weight"]
+    yield from ((f"{theirs}.weight", parameters[f"{ours}.weight"]) for theirs, ours in WHOLE.items())
     for block in range(config.blocks):
-        for ours, theirs in BLOCK_NAMES.items():
+        for theirs, ours in IN_BLOCK.items():
             array = parameters[f"blocks.{block}.{ours}.weight"]
             turned = ours in ("attention.query", "attention.key")
             yield f"blk.{block}.{theirs}.weight", interleaved(array, config.head_width) if turned else array
-    yield "output_norm.weight", parameters["norm.weight"]
-    yield "output.weight", parameters["head.weight"]
 
 
 class LlamaCppSession(Session):
@@ -140,6 +127,7 @@ class LlamaCppSession(Session):
 
 
 def _cores() -> int:
+    """As `helpers.hardware` counts them, which needs more packages than a runtime's own environment has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -21,64 +21,84 @@ def step_module(config: DecoderConfig, parameters: Mapping[str, np.ndarray]) -> 
     always the context.
     """
     import torch
-    from torch.nn import functional as F
-
-    c, group = config, config.heads // config.kv_heads
 
     class Step(torch.nn.Module):
         def __init__(self):
             super().__init__()
             for name, value in parameters.items():
                 self.register_buffer(name.replace(".", "_"), torch.from_numpy(np.array(value, np.float32)))
-            self.register_buffer("average", torch.full((1, c.width), 1 / c.width))
-            self.register_buffer("epsilon", torch.tensor([c.epsilon]))
-
-        def weight(self, name: str) -> torch.Tensor:
-            return getattr(self, f"{name}.weight".replace(".", "_"))
-
-        def norm(self, x, name):
-            # The mean as a product: every delegate multiplies matrices, and not every one takes a mean or an epsilon.
-            square = F.linear(x * x, self.average, self.epsilon)  # (1, 1)
-            return x * torch.rsqrt(square) * self.weight(name)
+            self.register_buffer("average", torch.full((1, config.width), 1 / config.width))
+            self.register_buffer("epsilon", torch.tensor([config.epsilon]))
 
         def forward(self, token, place, turn, mask, *caches):
-            x = F.embedding(token, self.weight("token")) + place  # (1, W)
-            own = []
-            for block in range(c.blocks):
-                here = f"blocks.{block}."
-                normed = self.norm(x, f"{here}attention_norm")
-                mixed, *new = self.attention(normed, f"{here}attention", turn, mask, *caches[2 * block :][:2])
-                own.append(new)
-                x = x + mixed
-                x = x + self.feed_forward(self.norm(x, f"{here}ffn_norm"), f"{here}ffn")
-            logits = F.linear(self.norm(x, "norm"), self.weight("head"))
-            k, v = (torch.stack(tensors) for tensors in zip(*own))
-            return logits[0], k, v
-
-        def attention(self, x, here, turn, mask, keys, values):
-            q, k, v = (
-                F.linear(x, self.weight(f"{here}.{part}")).view(-1, 1, c.head_width)
-                for part in ("query", "key", "value")
-            )  # (H, 1, D)
-            if c.rotary:
-                q, k = self.turned(q, turn), self.turned(k, turn)
-            keys, values = torch.cat([keys, k], 1), torch.cat([values, v], 1)  # (G, L + 1, D)
-            q = q.view(c.kv_heads, group, c.head_width)
-            scores = torch.bmm(q, keys.transpose(1, 2)) * c.head_width**-0.5 + mask  # (G, H / G, L + 1)
-            mixed = torch.bmm(torch.softmax(scores, -1), values)
-            return F.linear(mixed.reshape(1, c.width), self.weight(f"{here}.out")), k, v
-
-        def turned(self, x, turn):
-            cos, sin = turn[:, 0], turn[:, 1]
-            left, right = x[..., : c.head_width // 2], x[..., c.head_width // 2 :]
-            return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-
-        def feed_forward(self, x, here):
-            up = F.linear(x, self.weight(f"{here}.up"))
-            hidden = F.silu(F.linear(x, self.weight(f"{here}.gate"))) * up if c.gated else F.silu(up)
-            return F.linear(hidden, self.weight(f"{here}.down"))
+            return _forward(config, self, token, place, turn, mask, caches)
 
     return Step().eval()
+
+
+def _weight(module: "torch.nn.Module", name: str) -> "torch.Tensor":
+    return getattr(module, f"{name}.weight".replace(".", "_"))
+
+
+def _linear(module, x, name: str):
+    from torch.nn import functional as F
+
+    return F.linear(x, _weight(module, name))
+
+
+def _norm(module, x, name: str):
+    """The mean as a product: every delegate multiplies matrices, and not every one takes a mean or an epsilon."""
+    from torch.nn import functional as F
+
+    square = F.linear(x * x, module.average, module.epsilon)  # (1, 1)
+    return x * square.rsqrt() * _weight(module, name)
+
+
+def _forward(config: DecoderConfig, module, token, place, turn, mask, caches):
+    import torch
+    from torch.nn import functional as F
+
+    x = F.embedding(token, _weight(module, "token")) + place  # (1, W)
+    own = []
+    for block in range(config.blocks):
+        here = f"blocks.{block}."
+        normed = _norm(module, x, f"{here}attention_norm")
+        mixed, *new = _attention(config, module, normed, f"{here}attention", turn, mask, *caches[2 * block :][:2])
+        own.append(new)
+        x = x + mixed
+        x = x + _feed_forward(config, module, _norm(module, x, f"{here}ffn_norm"), f"{here}ffn")
+    logits = _linear(module, _norm(module, x, "norm"), "head")
+    k, v = (torch.stack(tensors) for tensors in zip(*own))
+    return logits[0], k, v
+
+
+def _attention(config: DecoderConfig, module, x, here: str, turn, mask, keys, values):
+    import torch
+
+    width, group = config.head_width, config.heads // config.kv_heads
+    q, k, v = (_linear(module, x, f"{here}.{part}").view(-1, 1, width) for part in ("query", "key", "value"))
+    if config.rotary:
+        q, k = _turned(q, turn), _turned(k, turn)  # (H, 1, D)
+    keys, values = torch.cat([keys, k], 1), torch.cat([values, v], 1)  # (G, L + 1, D)
+    scores = torch.bmm(q.view(config.kv_heads, group, width), keys.transpose(1, 2)) * width**-0.5 + mask
+    mixed = torch.bmm(torch.softmax(scores, -1), values)  # of scores (G, H / G, L + 1)
+    return _linear(module, mixed.reshape(1, config.width), f"{here}.out"), k, v
+
+
+def _turned(x, turn):
+    import torch
+
+    cos, sin = turn[:, 0], turn[:, 1]
+    left, right = x[..., : len(turn)], x[..., len(turn) :]
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+def _feed_forward(config: DecoderConfig, module, x, here: str):
+    from torch.nn import functional as F
+
+    up = _linear(module, x, f"{here}.up")
+    hidden = F.silu(_linear(module, x, f"{here}.gate")) * up if config.gated else F.silu(up)
+    return _linear(module, hidden, f"{here}.down")
 
 
 class HostCache:

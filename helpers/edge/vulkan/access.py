@@ -1,7 +1,8 @@
 """What a SPIR-V module needs of the device, and how it treats each of its buffers."""
 
-import struct
 from dataclasses import dataclass
+
+from helpers.edge.spirv import instructions
 
 # Opcodes and decorations from the SPIR-V specification, section 3.
 OP_CAPABILITY, OP_TYPE_INT, OP_TYPE_FLOAT, OP_TYPE_VECTOR = 17, 21, 22, 23
@@ -33,7 +34,7 @@ class Needs:
 
 def read_needs(spirv: bytes) -> Needs:
     """Read the capabilities and the buffers of a module that `helpers.edge.spirv.reflect` accepts."""
-    module = _Scan(struct.unpack(f"<{len(spirv) // 4}I", spirv))
+    module = _Scan(spirv)
     accesses = (module.access(key, pointer) for key, pointer in module.variables if key in module.bindings)
     return Needs(frozenset(module.capabilities), tuple(sorted(accesses, key=lambda access: access.binding)))
 
@@ -41,18 +42,15 @@ def read_needs(spirv: bytes) -> Needs:
 class _Scan:
     """The instructions that tell about buffers, by result id."""
 
-    def __init__(self, words: tuple[int, ...]):
+    def __init__(self, spirv: bytes):
         self.capabilities: set[int] = set()
         self.types: dict[int, tuple[int, ...]] = {}
         self.variables: list[tuple[int, int]] = []
         self.bindings: dict[int, int] = {}
         self.marks: set[tuple[int, int]] = set()
         self.member_marks: dict[tuple[int, int], int] = {}
-        place = 5
-        while place < len(words):
-            count, opcode = words[place] >> 16, words[place] & 0xFFFF
-            self._read(opcode, words[place + 1 : place + count])
-            place += count
+        for opcode, operands in instructions(spirv):
+            self._read(opcode, operands)
 
     def _read(self, opcode: int, w: tuple[int, ...]) -> None:
         if opcode == OP_CAPABILITY:

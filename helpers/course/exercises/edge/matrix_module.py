@@ -1,10 +1,11 @@
 """What a SPIR-V module says of its cooperative matrices, before any device has seen it."""
 
-import struct
 from collections.abc import Iterator
 
 from helpers.course.exercise import Finding, Symptom
+from helpers.course.exercises.edge.uniform import barrier_for_some
 from helpers.edge import spirv
+from helpers.edge.spirv import Instruction, instructions
 from helpers.edge.vulkan import MatrixShape
 from helpers.edge.vulkan.access import read_needs
 
@@ -46,6 +47,10 @@ def examine_module(module: bytes, shape: MatrixShape, invocations: int, name: st
     for component, scope, sides, use in matrices(found):
         if finding := _examine_matrix(component, scope, sides, use, shape, name):
             return finding
+    if barrier_for_some(found):
+        asked = "All invocations of a workgroup reach each barrier."
+        saw = f"{name}: one stands where an invocation's own number decides who comes"
+        return Finding(asked, saw, Symptom.HANGS, 4)
     if not _start_somewhere(found):
         return Finding("The sums start from zero.", f"{name}: they start as they are", Symptom.NONDETERMINISTIC, 2)
     if _read_unguarded(found):
@@ -54,17 +59,7 @@ def examine_module(module: bytes, shape: MatrixShape, invocations: int, name: st
     return None
 
 
-def instructions(module: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(opcode, operands) of each; SPIR-V specification, "Physical Layout of a SPIR-V Module and Instruction"."""
-    words = struct.unpack(f"<{len(module) // 4}I", module)
-    at = 5
-    while at < len(words):
-        count = words[at] >> 16
-        yield words[at] & 0xFFFF, words[at + 1 : at + count]
-        at += count
-
-
-def matrices(found: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[str, int, tuple[int, int], int]]:
+def matrices(found: list[Instruction]) -> Iterator[tuple[str, int, tuple[int, int], int]]:
     """(component as `f16`, scope, (rows, columns), use) of each matrix type of a module."""
     kinds = {OP_TYPE_INT: "i", OP_TYPE_FLOAT: "f"}
     types = {words[0]: f"{kinds[opcode]}{words[1]}" for opcode, words in found if opcode in kinds}
@@ -98,13 +93,13 @@ def _scope(scope: int) -> str:
     return SCOPES[scope] if 0 <= scope < len(SCOPES) else f"of scope {scope}"
 
 
-def _start_somewhere(found: list[tuple[int, tuple[int, ...]]]) -> bool:
+def _start_somewhere(found: list[Instruction]) -> bool:
     """Whether a value is ever given to the matrices that products are added to, besides by adding."""
     sums = {words[0] for opcode, words in found if opcode == OP_MATRIX_MUL_ADD}
     return any(opcode in GIVE_VALUES and words[0] in sums for opcode, words in found)
 
 
-def _read_unguarded(found: list[tuple[int, tuple[int, ...]]]) -> bool:
+def _read_unguarded(found: list[Instruction]) -> bool:
     """Whether no barrier comes after the last matrix store in its function, nor a call of a function with one."""
     functions = list(_functions(found))
     waiting = {name for name, body in functions if any(opcode == OP_BARRIER for opcode, _ in body)}
@@ -117,7 +112,7 @@ def _read_unguarded(found: list[tuple[int, tuple[int, ...]]]) -> bool:
     return False
 
 
-def _functions(found: list[tuple[int, tuple[int, ...]]]) -> Iterator[tuple[int, list]]:
+def _functions(found: list[Instruction]) -> Iterator[tuple[int, list]]:
     """(id, instructions) of each function of a module."""
     starts = [place for place, (opcode, _) in enumerate(found) if opcode == OP_FUNCTION]
     for start, end in zip(starts, (*starts[1:], len(found))):
