@@ -8,7 +8,7 @@ candidates are timed in the same rounds, in turns; PyTorch on one thread and on 
 another where other work runs, too. llama.cpp, MLX, ExecuTorch and IREE get the same fp32 parameters and run where
 they are installed: in this environment, or in that of a --python, which needs numpy beside the runtime.
 Everyone's logits are compared with float64 first. The bandwidth roof is STREAM's triad on the cores that torch uses.
---save writes the table that the lesson shows as recorded: its rates are those of the quickest round. On a busy
+--save writes the table that the lesson shows as recorded: its rates are medians of the rounds. On a busy
 machine run all of it on one core (taskset -c 0), or it measures how long threads wait for one another.
 """
 
@@ -218,7 +218,7 @@ def _line(finding: Finding, candidates: Candidates, samples: Mapping[str, Sample
     name = finding.runtime
     if name not in samples:
         return Line(name, finding.version, finding.verdict, finding.why, finding.error)
-    seconds, nbytes = samples[name].best.value, int(candidates.nbytes[name].value)
+    seconds, nbytes = samples[name].median.value, int(candidates.nbytes[name].value)
     return Line(name, finding.version, finding.verdict, "", finding.error, seconds, nbytes)
 
 

@@ -18,7 +18,7 @@ class RecordingError(RuntimesError):
 
 @dataclass(frozen=True)
 class Line:
-    """One runtime. seconds: of the quickest round, for a token; error: in tolerances; None where nothing ran."""
+    """One runtime. seconds: for a token, the median of the rounds; error: in tolerances; None where nothing ran."""
 
     runtime: str
     version: str
